@@ -1,0 +1,170 @@
+"""Which weight vector meets which data vector: the two ways in which a layer pairs them.
+
+A contraction knows the native op, its native backward, and how to view an output as pairs, so that the axis of the weight vectors
+and those of the data vectors lie apart. `functional.py` writes the backward of every product once, in these terms.
+
+| contraction | one weight vector     | one data vector                                       | pairs                                |
+| ----------- | --------------------- | ----------------------------------------------------- | ------------------------------------ |
+| Linear      | a row of the weight   | a row of the input                                    | (rows, out)                          |
+| Convolution | the kernel of one     | a window of one group (of the zero-stuffed input, if  | (batch, groups, out/groups, *spatial) |
+|             | output channel        | transposed)                                           |                                      |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from prproduct.kernels.pairs import Norms
+from prproduct.kernels.windows import Windows, gather, scatter
+
+
+class Contraction(Protocol):
+    """What `functional.py` asks of a layer's geometry. Squares and norms broadcast against the pairs."""
+
+    def native(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor: ...
+    def native_grad_input(self, grad: Tensor, input: Tensor, weight: Tensor) -> Tensor: ...
+    def native_grad_weight(self, grad: Tensor, input: Tensor, weight: Tensor) -> Tensor: ...
+
+    def bias_like(self, bias: Tensor, output: Tensor) -> Tensor: ...
+    def grad_bias(self, grad: Tensor, bias: Tensor) -> Tensor: ...
+
+    def as_pairs(self, output: Tensor) -> Tensor: ...
+    def weight_square(self, weight: Tensor, dtype: torch.dtype) -> Tensor: ...
+    def input_square(self, input: Tensor, weight: Tensor, output: Tensor, dtype: torch.dtype) -> Tensor: ...
+
+    def along_weight(self, radial: Tensor, weight: Tensor, weight_norms: Norms, input_norms: Norms) -> Tensor:
+        """Σ_x radial·‖x‖ · w/‖w‖, shaped like the weight."""
+
+    def along_input(self, radial: Tensor, input: Tensor, weight: Tensor, weight_norms: Norms, input_norms: Norms) -> Tensor:
+        """Σ_w radial·‖w‖ · x/‖x‖, shaped like the input."""
+
+
+@dataclass(frozen=True)
+class Linear:
+    """Every row of the input with every row of the weight. As in torch, either may be a single vector."""
+
+    single_weight: bool = False
+
+    def native(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return F.linear(input, weight, bias)
+
+    def native_grad_input(self, grad: Tensor, input: Tensor, weight: Tensor) -> Tensor:
+        return (self.as_pairs(grad) @ torch.atleast_2d(weight)).view(input.shape)  # (rows, out) @ (out, in)
+
+    def native_grad_weight(self, grad: Tensor, input: Tensor, weight: Tensor) -> Tensor:
+        return (self.as_pairs(grad).mT @ _rows(input)).view(weight.shape)  # (out, rows) @ (rows, in)
+
+    def bias_like(self, bias: Tensor, output: Tensor) -> Tensor:
+        return bias.expand(output.shape)
+
+    def grad_bias(self, grad: Tensor, bias: Tensor) -> Tensor:
+        return grad.sum_to_size(bias.shape)
+
+    def as_pairs(self, output: Tensor) -> Tensor:
+        return _rows(output.unsqueeze(-1) if self.single_weight else output)
+
+    def weight_square(self, weight: Tensor, dtype: torch.dtype) -> Tensor:
+        return torch.atleast_2d(weight).to(dtype).square().sum(-1)  # (out,)
+
+    def input_square(self, input: Tensor, weight: Tensor, output: Tensor, dtype: torch.dtype) -> Tensor:
+        return _rows(input).to(dtype).square().sum(-1, keepdim=True)  # (rows, 1)
+
+    def along_weight(self, radial: Tensor, weight: Tensor, weight_norms: Norms, input_norms: Norms) -> Tensor:
+        coefficient = (radial * input_norms.value).sum(0)  # (out,)
+        unit = torch.atleast_2d(weight) * weight_norms.inverse[:, None]  # (out, in)
+        return (unit * coefficient[:, None]).view(weight.shape)
+
+    def along_input(self, radial: Tensor, input: Tensor, weight: Tensor, weight_norms: Norms, input_norms: Norms) -> Tensor:
+        coefficient = (radial * weight_norms.value).sum(-1, keepdim=True)  # (rows, 1)
+        unit = _rows(input) * input_norms.inverse  # (rows, in)
+        return (unit * coefficient).view(input.shape)
+
+
+def _rows(t: Tensor) -> Tensor:
+    return torch.atleast_2d(t).flatten(end_dim=-2)
+
+
+NATIVE_CONVOLUTIONS: dict[tuple[int, bool], Callable[..., Tensor]] = {
+    (1, False): F.conv1d,
+    (2, False): F.conv2d,
+    (3, False): F.conv3d,
+    (1, True): F.conv_transpose1d,
+    (2, True): F.conv_transpose2d,
+    (3, True): F.conv_transpose3d,
+}
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """Every window of the input with every kernel of its group."""
+
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int
+    output_padding: tuple[int, ...] = ()
+    transposed: bool = False
+
+    def native(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        convolve = NATIVE_CONVOLUTIONS[len(self.stride), self.transposed]
+        if self.transposed:
+            return convolve(input, weight, bias, self.stride, self.padding, self.output_padding, self.groups, self.dilation)
+        return convolve(input, weight, bias, self.stride, self.padding, self.dilation, self.groups)
+
+    def native_grad_input(self, grad: Tensor, input: Tensor, weight: Tensor) -> Tensor:
+        return self._native_backward(grad, input, weight, [True, False, False])[0]
+
+    def native_grad_weight(self, grad: Tensor, input: Tensor, weight: Tensor) -> Tensor:
+        return self._native_backward(grad, input, weight, [False, True, False])[1]
+
+    def _native_backward(self, grad: Tensor, input: Tensor, weight: Tensor, wanted: list[bool]) -> tuple[Tensor, Tensor, Tensor]:
+        output_padding = self.output_padding or (0,) * len(self.stride)
+        geometry = (self.stride, self.padding, self.dilation, self.transposed, output_padding, self.groups)
+        return torch.ops.aten.convolution_backward(grad, input, weight, None, *geometry, wanted)
+
+    def bias_like(self, bias: Tensor, output: Tensor) -> Tensor:
+        return bias.view(-1, *(1,) * len(self.stride)).expand(output.shape)
+
+    def grad_bias(self, grad: Tensor, bias: Tensor) -> Tensor:
+        return grad.sum((0, *range(2, grad.dim())))
+
+    def as_pairs(self, output: Tensor) -> Tensor:
+        return output.unflatten(1, (self.groups, -1))
+
+    def weight_square(self, weight: Tensor, dtype: torch.dtype) -> Tensor:
+        square = self._kernels(weight).to(dtype).square().flatten(2).sum(-1)  # (groups, out/groups)
+        return square.view(*square.shape, *(1,) * len(self.stride))
+
+    def input_square(self, input: Tensor, weight: Tensor, output: Tensor, dtype: torch.dtype) -> Tensor:
+        square = self.as_pairs(input.to(dtype).square()).sum(2)  # (batch, groups, *in)
+        to_windows = scatter if self.transposed else gather
+        return to_windows(square, output.shape[2:], self._windows(weight)).unsqueeze(2)  # (batch, groups, 1, *out)
+
+    def along_weight(self, radial: Tensor, weight: Tensor, weight_norms: Norms, input_norms: Norms) -> Tensor:
+        coefficient = (radial * input_norms.value).sum((0, *range(3, radial.dim())))  # (groups, out/groups)
+        kernels = self._kernels(weight)  # (groups, out/groups, in/groups, *kernel)
+        unit = kernels * weight_norms.inverse.unsqueeze(-1)
+        along = unit * coefficient.view(*coefficient.shape, *(1,) * (unit.dim() - 2))
+        return (along.transpose(1, 2) if self.transposed else along).flatten(0, 1)
+
+    def along_input(self, radial: Tensor, input: Tensor, weight: Tensor, weight_norms: Norms, input_norms: Norms) -> Tensor:
+        # Windows overlap, so x cannot be divided by their norms beforehand; with the largest ‖w‖ taken out, ‖w‖/‖x‖ cannot overflow.
+        largest = weight_norms.value.amax().clamp_min(torch.finfo(radial.dtype).tiny)
+        per_window = (radial * (weight_norms.value / largest)).sum(2) * input_norms.inverse.squeeze(2)  # (batch, groups, *out)
+        from_windows = gather if self.transposed else scatter
+        coefficient = from_windows(per_window, input.shape[2:], self._windows(weight)).unsqueeze(2)  # (batch, groups, 1, *in)
+        return (self.as_pairs(input) * coefficient * largest).flatten(1, 2)
+
+    def _kernels(self, weight: Tensor) -> Tensor:
+        """(groups, out/groups, in/groups, *kernel)"""
+        kernels = weight.unflatten(0, (self.groups, -1))
+        return kernels.transpose(1, 2) if self.transposed else kernels
+
+    def _windows(self, weight: Tensor) -> Windows:
+        return Windows(weight.shape[2:], self.stride, self.padding, self.dilation)

@@ -1,0 +1,118 @@
+"""The elementwise part of every layer: from p and the squared norms to the angle, and from the gradient to its two halves.
+
+One element is one (weight vector, data vector) pair. All tensors here are in the working dtype: float32 for half types, whose own
+squares would overflow and whose norms would lose small angles, the layer's dtype otherwise.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from prproduct.products import Gains, Pair, Product
+
+# Below sin² θ = multiple·eps the angle is rounding noise of p and counts as unresolved; eps belongs to the dtype p was stored in.
+# docs/numerics.md has the measured sweep behind these: at the floor, the direction gradient is still right to about 1 part in 8.
+_FLOOR_IN_EPS = {torch.float64: 16.0, torch.float32: 16.0, torch.bfloat16: 4.0, torch.float16: 4.0}
+
+
+def working_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype in which norms, angles and gains are computed for layers of `dtype`."""
+    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+
+
+class Norms(NamedTuple):
+    """The lengths of some vectors and their inverses, both 0 for a zero vector."""
+
+    value: Tensor
+    inverse: Tensor
+
+    @classmethod
+    def of(cls, square: Tensor) -> Norms:
+        """The norms whose squares these are, with finite derivatives also at 0."""
+        positive = square > 0
+        norm = torch.where(positive, square, 1.0).sqrt()
+        return cls(torch.where(positive, norm, 0.0), torch.where(positive, norm.reciprocal(), 0.0))
+
+
+def measure(p: Tensor, weight: Norms, input: Norms, stored: torch.dtype, offset: Tensor | None = None) -> Pair:
+    """The angle of each pair.
+
+    `stored` is the dtype p was rounded to. `offset` is the bias that was added to p before that rounding and taken off again
+    after it: p then carries the rounding of the larger number, and the floor rises with it.
+    """
+    # Dividing by one norm after the other keeps norms of 1e±19 finite in float32, where their product is not.
+    cos = (p * input.inverse * weight.inverse).clamp(-1.0, 1.0)
+    sin_square = (1.0 - cos) * (1.0 + cos)
+    eps = torch.finfo(stored).eps
+    floor: Tensor | float = _FLOOR_IN_EPS[stored] * eps
+    if offset is not None:
+        floor = floor * (1.0 + abs(offset) * input.inverse * weight.inverse)
+    # The clamp is far below the floor: it only keeps the derivative of the root finite at exactly parallel vectors.
+    sin = sin_square.clamp_min(torch.finfo(cos.dtype).eps ** 2).sqrt()
+    inverse_sin = torch.where(sin_square > floor, sin.reciprocal(), 1.0)
+    return Pair(cos, sin, inverse_sin, weight.value, input.value)
+
+
+def weight_and_input_gains(product: Product, pair: Pair) -> tuple[Gains, Gains]:
+    """The product's gains for ∂/∂w and ∂/∂x, checked; the very same object twice when the product treats both alike."""
+    weight_gains = _checked(product, "gains", product.gains(pair), pair)
+    input_gains = product.input_gains(pair, weight_gains)
+    if input_gains is not weight_gains:
+        input_gains = _checked(product, "input_gains", input_gains, pair)
+    return weight_gains, input_gains
+
+
+def forward_factor(product: Product, pair: Pair) -> Tensor | float:
+    """The product's value as a multiple of p, checked."""
+    factor = product.value(pair)
+    _check_shape(product, "value", "it", factor, pair)
+    return factor
+
+
+def apply_gains(grad: Tensor, gains: Gains, cos: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    """The gradient for the native backward, D∘grad, and for the correction along the vector itself, (L − D)∘cos θ∘grad.
+
+    None stands for zero, so that gains given as plain numbers cost nothing.
+    """
+    length, direction = gains
+    native = _times(grad, direction)
+    radial = _times(grad, length - direction)
+    return native, None if radial is None else radial * cos
+
+
+def power_of_two_above(turned: Tensor, grad: Tensor) -> Tensor:
+    """The smallest power of two, at least 1, by which `turned` divided is nowhere larger than the largest of `grad`."""
+    if grad.numel() == 0:
+        return turned.new_ones(())
+    growth = abs(turned).amax() / abs(grad).amax().to(turned.dtype).clamp_min(torch.finfo(turned.dtype).tiny)
+    return growth.clamp(1.0, 2.0**16).log2().ceil().exp2()
+
+
+def _times(t: Tensor, factor: Tensor | float) -> Tensor | None:
+    if isinstance(factor, Tensor):
+        return t * factor
+    if factor == 0.0:
+        return None
+    return t if factor == 1.0 else t * factor
+
+
+def _checked(product: Product, method: str, gains: Gains, pair: Pair) -> Gains:
+    if not (isinstance(gains, tuple) and len(gains) == 2):
+        raise TypeError(f"product {product}: {method}() must return Gains(length, direction), not {type(gains).__name__}")
+    _check_shape(product, method, "a length gain", gains[0], pair)
+    _check_shape(product, method, "a direction gain", gains[1], pair)
+    return gains
+
+
+def _check_shape(product: Product, method: str, what: str, factor: Tensor | float, pair: Pair) -> None:
+    if isinstance(factor, Tensor):
+        if factor.shape not in (pair.cos.shape, ()):
+            raise ValueError(
+                f"product {product}: {method}() returned {what} of shape {tuple(factor.shape)}, "
+                f"expected a number or the shape of pair.cos, {tuple(pair.cos.shape)}"
+            )
+    elif not isinstance(factor, (int, float)):
+        raise TypeError(f"product {product}: {method}() returned {what} of type {type(factor).__name__}, expected a tensor or a number")
