@@ -27,7 +27,15 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from prproduct.kernels.contractions import NATIVE_CONVOLUTIONS, Contraction, Convolution, Linear
-from prproduct.kernels.pairs import Norms, apply_gains, forward_factor, measure, power_of_two_above, weight_and_input_gains, working_dtype
+from prproduct.kernels.pairs import (
+    Norms,
+    apply_gains,
+    forward_factor,
+    measure,
+    power_of_two_above,
+    weight_and_input_gains,
+    working_dtype,
+)
 from prproduct.products import P, Product, resolve
 
 __all__ = ["conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "linear"]
@@ -89,17 +97,25 @@ class ProductFn(torch.autograd.Function):
                     input_parts = apply_gains(_pairs(contraction, grad), input_gains, pair.cos)
             if wants_weight:
                 grad_weight = _recombine(
-                    weight_parts, grad, weight,
+                    weight_parts,
+                    grad,
+                    weight,
                     native=lambda turned: contraction.native_grad_weight(turned, input, weight),
                     along=lambda radial: contraction.along_weight(radial, weight, weight_norms, input_norms),
                 )
             if wants_input:
                 grad_input = _recombine(
-                    input_parts, grad, input,
+                    input_parts,
+                    grad,
+                    input,
                     native=lambda turned: contraction.native_grad_input(turned, input, weight),
                     along=lambda radial: contraction.along_input(radial, input, weight, weight_norms, input_norms),
                 )
         return grad_input, grad_weight, grad_bias, None, None, None
+
+
+class EagerProductFn(ProductFn):
+    """The same, with a clear refusal of forward-mode AD; apart, because torch.compile does not trace functions that define jvp."""
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Tensor) -> Tensor:
@@ -173,7 +189,9 @@ def _apply(contraction: Contraction, input: Tensor, weight: Tensor, bias: Tensor
     if type(product) is P:
         return contraction.native(input, weight, bias)
     if input.is_complex() or weight.is_complex() or not (product.has_native_forward or input.is_floating_point()):
-        raise TypeError(f"product {product} needs real floating-point tensors, got {input.dtype}: convert the input, or use product='p'")
+        raise TypeError(
+            f"product {product} needs real floating-point tensors, got {input.dtype}: convert the input, or use product='p'"
+        )
     transformed = torch._C._are_functorch_transforms_active()
     if not (torch.is_grad_enabled() or transformed):
         if _has_tangent(input, weight, bias):
@@ -181,7 +199,8 @@ def _apply(contraction: Contraction, input: Tensor, weight: Tensor, bias: Tensor
         if product.has_native_forward:
             return contraction.native(input, weight, bias)
     input, weight, bias = (_cast_for_autocast(t) for t in (input, weight, bias))
-    return ProductFn.apply(input, weight, bias, contraction, product, product.has_native_forward and not transformed)
+    fn = ProductFn if torch.compiler.is_compiling() else EagerProductFn
+    return fn.apply(input, weight, bias, contraction, product, product.has_native_forward and not transformed)
 
 
 def _has_tangent(*tensors: Tensor | None) -> bool:
@@ -379,7 +398,9 @@ def _convolve_transposed(
 ) -> Tensor:
     if input.dim() == dims + 1:  # unbatched
         batch = input.unsqueeze(0)
-        return _convolve_transposed(dims, batch, weight, bias, stride, padding, output_padding, groups, dilation, product).squeeze(0)
+        return _convolve_transposed(dims, batch, weight, bias, stride, padding, output_padding, groups, dilation, product).squeeze(
+            0
+        )
     stride, padding, dilation, output_padding = (_per_axis(v, dims) for v in (stride, padding, dilation, output_padding))
     contraction = Convolution(stride, padding, dilation, groups, output_padding, transposed=True)
     return _apply(contraction, input, weight, bias, product)

@@ -146,10 +146,14 @@ def _convolution_transposed(
     """The convolution of the zero-stuffed input with the flipped kernels, which is what a transposed convolution is."""
     dims = weight.dim() - 2
     stride, padding, output_padding, dilation = (_per_axis(v, dims) for v in (stride, padding, output_padding, dilation))
-    stuffed = input.new_zeros(*input.shape[:2], *((size - 1) * step + 1 for size, step in zip(input.shape[2:], stride, strict=True)))
+    stuffed = input.new_zeros(
+        *input.shape[:2], *((size - 1) * step + 1 for size, step in zip(input.shape[2:], stride, strict=True))
+    )
     stuffed[(..., *(slice(None, None, step) for step in stride))] = input
     margins = [dilation[axis] * (weight.shape[2 + axis] - 1) - padding[axis] for axis in range(dims)]
-    stuffed = F.pad(stuffed, [side for axis in reversed(range(dims)) for side in (margins[axis], margins[axis] + output_padding[axis])])
+    stuffed = F.pad(
+        stuffed, [side for axis in reversed(range(dims)) for side in (margins[axis], margins[axis] + output_padding[axis])]
+    )
     kernels = torch.cat([kernel.transpose(0, 1) for kernel in weight.chunk(groups)]).flip(*range(2, 2 + dims))
     return _convolution(stuffed, kernels, bias, dilation=dilation, groups=groups, product=product)
 

@@ -15,7 +15,7 @@ from prproduct.products import Gains, Pair, Product
 
 # Below sin² θ = multiple·eps the angle is rounding noise of p and counts as unresolved; eps belongs to the dtype p was stored in.
 # docs/numerics.md has the measured sweep behind these: at the floor, the direction gradient is still right to about 1 part in 8.
-_FLOOR_IN_EPS = {torch.float64: 16.0, torch.float32: 16.0, torch.bfloat16: 4.0, torch.float16: 4.0}
+_FLOOR_IN_EPS = {torch.float64: 32.0, torch.float32: 32.0, torch.bfloat16: 4.0, torch.float16: 4.0}
 
 
 def working_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -46,10 +46,9 @@ def measure(p: Tensor, weight: Norms, input: Norms, stored: torch.dtype, offset:
     # Dividing by one norm after the other keeps norms of 1e±19 finite in float32, where their product is not.
     cos = (p * input.inverse * weight.inverse).clamp(-1.0, 1.0)
     sin_square = (1.0 - cos) * (1.0 + cos)
-    eps = torch.finfo(stored).eps
-    floor: Tensor | float = _FLOOR_IN_EPS[stored] * eps
-    if offset is not None:
-        floor = floor * (1.0 + abs(offset) * input.inverse * weight.inverse)
+    # p was rounded to `stored` together with the bias, and in steps that do not shrink below the smallest normal number.
+    rounded = torch.finfo(stored).smallest_normal if offset is None else abs(offset) + torch.finfo(stored).smallest_normal
+    floor = _FLOOR_IN_EPS[stored] * torch.finfo(stored).eps * (1.0 + rounded * input.inverse * weight.inverse)
     # The clamp is far below the floor: it only keeps the derivative of the root finite at exactly parallel vectors.
     sin = sin_square.clamp_min(torch.finfo(cos.dtype).eps ** 2).sqrt()
     inverse_sin = torch.where(sin_square > floor, sin.reciprocal(), 1.0)
@@ -115,4 +114,6 @@ def _check_shape(product: Product, method: str, what: str, factor: Tensor | floa
                 f"expected a number or the shape of pair.cos, {tuple(pair.cos.shape)}"
             )
     elif not isinstance(factor, (int, float)):
-        raise TypeError(f"product {product}: {method}() returned {what} of type {type(factor).__name__}, expected a tensor or a number")
+        raise TypeError(
+            f"product {product}: {method}() returned {what} of type {type(factor).__name__}, expected a tensor or a number"
+        )
