@@ -1,7 +1,7 @@
 r"""The products: what each does to the two halves of a gradient.
 
-For a weight vector w and a data vector x at the angle θ, the gradient of the inner product p = w·x with respect to w is
-x itself, and x falls into two orthogonal halves (the paper's Equation 3):
+For a weight vector w and a data vector x at the angle θ, the gradient of the inner product p = w·x for w is x itself,
+and x falls into two orthogonal halves (the paper's Equation 3):
 
     ∂p/∂w = P_x + R_x        P_x = (p/‖w‖²)·w   the length gradient:     it stretches w
                              R_x = x − P_x      the direction gradient:  it turns w;  ‖R_x‖ = ‖x‖·|sin θ|
@@ -21,8 +21,8 @@ Every product of this library multiplies these two halves by two numbers that de
 | `no-direction-w` | p            | 1                   | 0            | as `p`              |
 | `pr-w`           | p            | 1                   | 1/\|sin θ\|  | as `p`              |
 
-Conventions at the edges, the same for every product: a zero vector counts as orthogonal to everything (cos θ = 0), and where the
-angle is too small to be resolved in the number format, `inverse_sin` is 1, so that `pr` does what `p` does.
+At the edges, the same holds for every product: a zero vector counts as orthogonal to everything (cos θ = 0), and where
+the angle is too small to be resolved in the number format, `inverse_sin` is 1, so that `pr` does what `p` does.
 
 A product of your own is one class:
 
@@ -50,12 +50,12 @@ from torch import Tensor
 
 __all__ = [
     "PR",
+    "PRW",
     "Gains",
     "NoDirection",
     "NoDirectionW",
     "NoLength",
     "P",
-    "PRW",
     "Pair",
     "Product",
     "R",
@@ -79,7 +79,7 @@ class Pair(NamedTuple):
 
 
 class Gains(NamedTuple):
-    """The multiples of the inner product's own length and direction gradient: a number, or a tensor shaped like `cos`."""
+    """Multiples of the inner product's own length and direction gradient: numbers, or tensors shaped like `cos`."""
 
     length: Tensor | float
     direction: Tensor | float
@@ -91,7 +91,7 @@ INNER_PRODUCT = Gains(length=1.0, direction=1.0)
 class Product:
     """Base of all products: subclass it, give it a `name` and define `gains`.
 
-    Override `input_gains` when x is to be treated differently from w, and `value` when the forward is not the inner product.
+    Override `input_gains` to treat x differently from w, and `value` for a forward other than the inner product.
     """
 
     name: ClassVar[str]
@@ -139,7 +139,7 @@ class PR(Product):
 
 @dataclass(frozen=True)
 class R(Product):
-    """Rejection only: sign(cos θ)·‖w‖·(‖x‖ − ‖R_x‖), written as p·|cos θ|/(1 + |sin θ|) because the difference cancels."""
+    """Rejection only: sign(cos θ)‖w‖(‖x‖ − ‖R_x‖), as p·|cos θ|/(1 + |sin θ|), for the difference would cancel."""
 
     name = "r"
 
@@ -232,5 +232,5 @@ def resolve(product: str | Product) -> Product:
     except (KeyError, ValueError):
         names = ", ".join(_BY_NAME)
         raise ValueError(
-            f"unknown product {product!r}: choose one of {names} (tempered:0.5 sets the power), or pass a Product object"
+            f"unknown product {product!r}: choose one of {names} (tempered:0.5 sets its power), or pass a Product"
         ) from None

@@ -1,7 +1,8 @@
-"""The paper's equations, literally, under autograd: what its underline holds constant is detached, the rest is differentiated.
+"""The paper's equations, literally, under autograd: what they underline is detached, the rest is differentiated.
 
-Slow, memory-hungry, undefined at parallel and zero vectors, and inexact near them: against 50-digit arithmetic the literal formula
-errs by 3e-11 at |sin θ| = 1e-3 and 5e-5 at 1e-6, in float64. It is the oracle for everything else, and shares no code with it.
+Slow, memory-hungry, undefined at parallel and zero vectors, and inexact near them: in float64, against 50 digits, the
+literal formula errs by 3e-11 at |sin θ| = 1e-3 and by 5e-5 at 1e-6. It is the oracle for everything else, and shares no
+code with it.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ __all__ = [
 
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None, *, product: str = "pr") -> Tensor:
-    """PR-FC, Equation 12: the product of every data vector, a row of `input`, with every weight vector, a row of `weight`.
+    """PR-FC, Equation 12: every data vector (a row of `input`) with every weight vector (a row of `weight`).
 
     >>> w = torch.tensor([[1.0, 0.0]], requires_grad=True)
     >>> linear(torch.tensor([[4.0, 3.0]]), w).backward()
@@ -145,14 +146,17 @@ def _convolution_transposed(
 ) -> Tensor:
     """The convolution of the zero-stuffed input with the flipped kernels, which is what a transposed convolution is."""
     dims = weight.dim() - 2
-    stride, padding, output_padding, dilation = (_per_axis(v, dims) for v in (stride, padding, output_padding, dilation))
+    stride, padding, output_padding, dilation = (
+        _per_axis(v, dims) for v in (stride, padding, output_padding, dilation)
+    )
     stuffed = input.new_zeros(
         *input.shape[:2], *((size - 1) * step + 1 for size, step in zip(input.shape[2:], stride, strict=True))
     )
     stuffed[(..., *(slice(None, None, step) for step in stride))] = input
     margins = [dilation[axis] * (weight.shape[2 + axis] - 1) - padding[axis] for axis in range(dims)]
     stuffed = F.pad(
-        stuffed, [side for axis in reversed(range(dims)) for side in (margins[axis], margins[axis] + output_padding[axis])]
+        stuffed,
+        [side for axis in reversed(range(dims)) for side in (margins[axis], margins[axis] + output_padding[axis])],
     )
     kernels = torch.cat([kernel.transpose(0, 1) for kernel in weight.chunk(groups)]).flip(*range(2, 2 + dims))
     return _convolution(stuffed, kernels, bias, dilation=dilation, groups=groups, product=product)
@@ -176,9 +180,10 @@ def lstm_cell(
     *,
     product: str = "pr",
 ) -> tuple[Tensor, Tensor]:
-    """PR-LSTM, Equation 14: a PR-FC for the input and one for the hidden state in each of the gates i, f, g, o; returns (h, c).
+    """PR-LSTM, Equation 14: in each gate a PR-FC of the input and one of the hidden state; returns (h, c).
 
-    >>> h, c = lstm_cell(torch.randn(2, 3), (torch.randn(2, 4), torch.randn(2, 4)), torch.randn(16, 3), torch.randn(16, 4))
+    >>> state = torch.randn(2, 4), torch.randn(2, 4)
+    >>> h, c = lstm_cell(torch.randn(2, 3), state, torch.randn(16, 3), torch.randn(16, 4))
     >>> h.shape
     torch.Size([2, 4])
     """

@@ -1,1 +1,1 @@
-"""What the layers compute with: windows and their sums, angles and gains, and the pairing of weight and data vectors."""
+"""What the layers compute with: windows and their sums, angles and gains, and who is paired with whom."""

@@ -1,13 +1,14 @@
 """Which weight vector meets which data vector: the two ways in which a layer pairs them.
 
-A contraction knows the native op, its native backward, and how to view an output as pairs, so that the axis of the weight vectors
-and those of the data vectors lie apart. `functional.py` writes the backward of every product once, in these terms.
+A contraction knows the native op, its native backward, and how to view an output as pairs, so that the axis of the
+weight vectors and those of the data vectors lie apart. `autograd.py` writes the backward of every product once, in
+these terms.
 
-| contraction | one weight vector     | one data vector                                       | pairs                                |
-| ----------- | --------------------- | ----------------------------------------------------- | ------------------------------------ |
-| Linear      | a row of the weight   | a row of the input                                    | (rows, out)                          |
-| Convolution | the kernel of one     | a window of one group (of the zero-stuffed input, if  | (batch, groups, out/groups, *spatial) |
-|             | output channel        | transposed)                                           |                                      |
+| contraction | a weight vector     | a data vector                             | pairs                                 |
+| ----------- | ------------------- | ----------------------------------------- | ------------------------------------- |
+| Linear      | a row of the weight | a row of the input                        | (rows, out)                           |
+| Convolution | an output channel's | a group's window (of the zero-stuffed     | (batch, groups, out/groups, *spatial) |
+|             | kernel              | input, if transposed)                     |                                       |
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from prproduct.kernels.windows import Windows, gather, scatter
 
 
 class Contraction(Protocol):
-    """What `functional.py` asks of a layer's geometry. Squares and norms broadcast against the pairs."""
+    """What `autograd.py` asks of a layer's geometry. Squares and norms broadcast against the pairs."""
 
     def native(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor: ...
     def native_grad_input(self, grad: Tensor, input: Tensor, weight: Tensor) -> Tensor: ...
@@ -41,7 +42,9 @@ class Contraction(Protocol):
     def along_weight(self, radial: Tensor, weight: Tensor, weight_norms: Norms, input_norms: Norms) -> Tensor:
         """Σ_x radial·‖x‖ · w/‖w‖, shaped like the weight."""
 
-    def along_input(self, radial: Tensor, input: Tensor, weight: Tensor, weight_norms: Norms, input_norms: Norms) -> Tensor:
+    def along_input(
+        self, radial: Tensor, input: Tensor, weight: Tensor, weight_norms: Norms, input_norms: Norms
+    ) -> Tensor:
         """Σ_w radial·‖w‖ · x/‖x‖, shaped like the input."""
 
 
@@ -80,7 +83,9 @@ class Linear:
         unit = torch.atleast_2d(weight) * weight_norms.inverse[:, None]  # (out, in)
         return (unit * coefficient[:, None]).view(weight.shape)
 
-    def along_input(self, radial: Tensor, input: Tensor, weight: Tensor, weight_norms: Norms, input_norms: Norms) -> Tensor:
+    def along_input(
+        self, radial: Tensor, input: Tensor, weight: Tensor, weight_norms: Norms, input_norms: Norms
+    ) -> Tensor:
         coefficient = (radial * weight_norms.value).sum(-1, keepdim=True)  # (rows, 1)
         unit = _rows(input) * input_norms.inverse  # (rows, in)
         return (unit * coefficient).view(input.shape)
@@ -114,7 +119,9 @@ class Convolution:
     def native(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         convolve = NATIVE_CONVOLUTIONS[len(self.stride), self.transposed]
         if self.transposed:
-            return convolve(input, weight, bias, self.stride, self.padding, self.output_padding, self.groups, self.dilation)
+            return convolve(
+                input, weight, bias, self.stride, self.padding, self.output_padding, self.groups, self.dilation
+            )
         return convolve(input, weight, bias, self.stride, self.padding, self.dilation, self.groups)
 
     def native_grad_input(self, grad: Tensor, input: Tensor, weight: Tensor) -> Tensor:
@@ -123,7 +130,9 @@ class Convolution:
     def native_grad_weight(self, grad: Tensor, input: Tensor, weight: Tensor) -> Tensor:
         return self._native_backward(grad, input, weight, [False, True, False])[1]
 
-    def _native_backward(self, grad: Tensor, input: Tensor, weight: Tensor, wanted: list[bool]) -> tuple[Tensor, Tensor, Tensor]:
+    def _native_backward(
+        self, grad: Tensor, input: Tensor, weight: Tensor, wanted: list[bool]
+    ) -> tuple[Tensor, Tensor, Tensor]:
         output_padding = self.output_padding or (0,) * len(self.stride)
         geometry = (self.stride, self.padding, self.dilation, self.transposed, output_padding, self.groups)
         return torch.ops.aten.convolution_backward(grad, input, weight, None, *geometry, wanted)
@@ -153,12 +162,18 @@ class Convolution:
         along = unit * coefficient.view(*coefficient.shape, *(1,) * (unit.dim() - 2))
         return (along.transpose(1, 2) if self.transposed else along).flatten(0, 1)
 
-    def along_input(self, radial: Tensor, input: Tensor, weight: Tensor, weight_norms: Norms, input_norms: Norms) -> Tensor:
-        # Windows overlap, so x cannot be divided by their norms beforehand; with the largest ‖w‖ taken out, ‖w‖/‖x‖ cannot overflow.
+    def along_input(
+        self, radial: Tensor, input: Tensor, weight: Tensor, weight_norms: Norms, input_norms: Norms
+    ) -> Tensor:
+        # Windows overlap, so x is not divided by their norms beforehand: ‖w‖/‖x‖ could overflow, a share of ‖w‖ cannot.
         largest = weight_norms.value.amax().clamp_min(torch.finfo(radial.dtype).tiny)
-        per_window = (radial * (weight_norms.value / largest)).sum(2) * input_norms.inverse.squeeze(2)  # (batch, groups, *out)
+        per_window = (radial * (weight_norms.value / largest)).sum(2) * input_norms.inverse.squeeze(
+            2
+        )  # (batch, groups, *out)
         from_windows = gather if self.transposed else scatter
-        coefficient = from_windows(per_window, input.shape[2:], self._windows(weight)).unsqueeze(2)  # (batch, groups, 1, *in)
+        coefficient = from_windows(per_window, input.shape[2:], self._windows(weight)).unsqueeze(
+            2
+        )  # (batch, groups, 1, *in)
         return (self.as_pairs(input) * coefficient * largest).flatten(1, 2)
 
     def _kernels(self, weight: Tensor) -> Tensor:

@@ -3,8 +3,8 @@
     gather:  out[o] = Σ_k  t[o·stride − padding + k·dilation]        what every window of the input adds up to
     scatter: out[i] = Σ_k  Σ_{o: o·stride − padding + k·dilation = i}  t[o]     back to the input: the transpose
 
-Both take tensors (batch, groups, *spatial), which are a layer's channels times smaller than its activations. They add shifted
-slices: running sums would let one outlier ruin the rest of its row, torch's pooling refuses dilation and wide padding, and a
+Both take (batch, groups, *spatial), smaller than a layer's activations by its channels. They add shifted slices:
+running sums would let one outlier ruin the rest of its row, torch's pooling refuses dilation and wide padding, and a
 convolution with ones may run in TF32 and lose the angle.
 """
 

@@ -1,4 +1,4 @@
-"""The convolutional layers (the paper's PR-CNN) and their transposes: torch's layers, with the op of `functional.py` in their forward."""
+"""The convolutional layers (the paper's PR-CNN) and their transposes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ def _transposed_forward_by(convolve: Callable[..., Tensor]) -> Callable[..., Ten
 
     def forward(self: Any, input: Tensor, output_size: list[int] | None = None) -> Tensor:
         dims = len(self.kernel_size)
-        output_padding = self._output_padding(input, output_size, self.stride, self.padding, self.kernel_size, dims, self.dilation)
+        output_padding = self._output_padding(
+            input, output_size, self.stride, self.padding, self.kernel_size, dims, self.dilation
+        )
         geometry = (self.stride, self.padding, output_padding, self.groups, self.dilation)
         return convolve(input, self.weight, self.bias, *geometry, product=self.product)
 
