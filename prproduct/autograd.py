@@ -31,7 +31,7 @@ from prproduct.kernels.pairs import (
     apply_gains,
     forward_factor,
     measure,
-    power_of_two_above,
+    overflow_scale,
     weight_and_input_gains,
     working_dtype,
 )
@@ -198,7 +198,7 @@ def _recombine(
         return torch.zeros_like(like) if correction is None else correction.to(like.dtype)
     if grad.dtype == torch.float16:
         # Near-parallel vectors make D∘g large before the correction takes most of it back: no overflow in between.
-        scale = power_of_two_above(turned, grad)
+        scale = overflow_scale(turned, grad)
         result = native((turned / scale).reshape(grad.shape).to(grad.dtype)).to(turned.dtype) * scale
     else:
         result = native(turned.reshape(grad.shape).to(grad.dtype))

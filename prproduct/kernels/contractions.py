@@ -4,11 +4,11 @@ A contraction knows the native op, its native backward, and how to view an outpu
 weight vectors and those of the data vectors lie apart. `autograd.py` writes the backward of every product once, in
 these terms.
 
-| contraction | a weight vector     | a data vector                             | pairs                                 |
-| ----------- | ------------------- | ----------------------------------------- | ------------------------------------- |
-| Linear      | a row of the weight | a row of the input                        | (rows, out)                           |
-| Convolution | an output channel's | a group's window (of the zero-stuffed     | (batch, groups, out/groups, *spatial) |
-|             | kernel              | input, if transposed)                     |                                       |
+| contraction | a weight vector     | a data vector                            | pairs                                 |
+| ----------- | ------------------- | ---------------------------------------- | ------------------------------------- |
+| Linear      | a row of the weight | a row of the input                       | (rows, out)                           |
+| Convolution | an output channel's | a group's window (of the zero-stuffed    | (batch, groups, out/groups, *spatial) |
+|             | kernel              | input, if transposed)                    |                                       |
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from torch import Tensor
 from prproduct.products import Gains, Pair, Product
 
 # Up to sin² θ = multiple·eps, with the eps of the dtype in which p was stored, the angle is rounding noise and counts
-# as unresolved. Measured (docs/numerics.md): above it, the direction gradient of `pr` is at most 1.2 times as long as x.
+# as unresolved. Measured (docs/numerics.md): above it, `pr` has a direction gradient at most 1.2 times as long as x.
 _FLOOR_IN_EPS = {torch.float64: 32.0, torch.float32: 32.0, torch.bfloat16: 4.0, torch.float16: 4.0}
 
 
@@ -69,7 +69,7 @@ def weight_and_input_gains(product: Product, pair: Pair) -> tuple[Gains, Gains]:
 def forward_factor(product: Product, pair: Pair) -> Tensor | float:
     """The product's value as a multiple of p, checked."""
     factor = product.value(pair)
-    _check_shape(product, "value", "it", factor, pair)
+    _check_shape(product, "value", "a factor", factor, pair)
     return factor
 
 
@@ -84,12 +84,15 @@ def apply_gains(grad: Tensor, gains: Gains, cos: Tensor) -> tuple[Tensor | None,
     return native, None if radial is None else radial * cos
 
 
-def power_of_two_above(turned: Tensor, grad: Tensor) -> Tensor:
-    """The smallest power of two, at least 1, by which `turned` divided is nowhere larger than the largest of `grad`."""
+def overflow_scale(turned: Tensor, grad: Tensor) -> Tensor:
+    """The power of two that brings D∘grad back to the size of grad, so that it overflows no sooner in what follows.
+
+    1 while D∘grad is below 2⁻⁸: no overflow threatens there, but division would push small gradients into subnormals.
+    """
     if grad.numel() == 0:
         return turned.new_ones(())
-    growth = abs(turned).amax() / abs(grad).amax().to(turned.dtype).clamp_min(torch.finfo(turned.dtype).tiny)
-    return growth.clamp(1.0, 2.0**16).log2().ceil().exp2()
+    harmless = abs(grad).amax().to(turned.dtype).clamp_min(2.0**-8)
+    return (abs(turned).amax() / harmless).clamp(1.0, 2.0**16).log2().ceil().exp2()
 
 
 def _times(t: Tensor, factor: Tensor | float) -> Tensor | None:
