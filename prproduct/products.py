@@ -85,9 +85,6 @@ class Gains(NamedTuple):
     direction: Tensor | float
 
 
-INNER_PRODUCT = Gains(length=1.0, direction=1.0)
-
-
 class Product:
     """Base of all products: subclass it, give it a `name` and define `gains`.
 
@@ -124,7 +121,7 @@ class P(Product):
     name = "p"
 
     def gains(self, pair: Pair) -> Gains:
-        return INNER_PRODUCT
+        return Gains(length=1.0, direction=1.0)
 
 
 @dataclass(frozen=True)
@@ -174,7 +171,7 @@ class NoLength(Product):
         return Gains(length=0.0, direction=1.0)
 
     def input_gains(self, pair: Pair, weight_gains: Gains) -> Gains:
-        return INNER_PRODUCT
+        return Gains(length=1.0, direction=1.0)
 
 
 @dataclass(frozen=True)
@@ -194,7 +191,7 @@ class NoDirectionW(NoDirection):
     name = "no-direction-w"
 
     def input_gains(self, pair: Pair, weight_gains: Gains) -> Gains:
-        return INNER_PRODUCT
+        return Gains(length=1.0, direction=1.0)
 
 
 @dataclass(frozen=True)
@@ -204,7 +201,7 @@ class PRW(PR):
     name = "pr-w"
 
     def input_gains(self, pair: Pair, weight_gains: Gains) -> Gains:
-        return INNER_PRODUCT
+        return Gains(length=1.0, direction=1.0)
 
 
 _BY_NAME: dict[str, type[Product]] = {

@@ -96,7 +96,7 @@ def convolution(draw):
 
 @given(case=convolution())
 def test_any_convolution_equals_the_literal_equations(case):
-    """One input value per window may be parallel to its kernel: there the literal formula is undefined and not asked."""
+    """A window of one value is parallel to its kernel: the literal formula is undefined there, and not asked."""
     op, input_shape, weight_shape, options = case
     x, w, b = tensors_for(op, input_shape, weight_shape, **options)
     got = gradients(getattr(functional, op), x, w, b, **options)
@@ -280,14 +280,14 @@ def test_bad_arguments_get_torchs_own_error(native, ours, tensors, options, prod
 def test_integers_are_torchs_business_unless_the_product_has_its_own_forward():
     x, w = torch.ones(2, 3, dtype=torch.long), torch.ones(4, 3, dtype=torch.long)
     assert torch.equal(functional.linear(x, w), F.linear(x, w))
-    with pytest.raises(TypeError, match="product r needs real floating-point tensors, got torch.int64"):
+    with pytest.raises(TypeError, match=r"product r needs real floating-point tensors, got torch.int64"):
         functional.linear(x, w, product="r")
 
 
 def test_complex_tensors_have_no_angle_here():
     x, w = torch.randn(2, 3, dtype=torch.complex64), torch.randn(4, 3, dtype=torch.complex64)
     assert torch.equal(functional.linear(x, w, product="p"), F.linear(x, w))
-    with pytest.raises(TypeError, match="product pr needs real floating-point tensors, got torch.complex64"):
+    with pytest.raises(TypeError, match=r"product pr needs real floating-point tensors, got torch.complex64"):
         functional.linear(x, w)
 
 

@@ -1,4 +1,4 @@
-"""Numbers that must behave: parallel, zero and one-dimensional vectors, huge and tiny norms, half types, large biases."""
+"""Numbers that must behave: parallel, zero and one-dimensional vectors, extreme norms, half types, large biases."""
 
 import math
 

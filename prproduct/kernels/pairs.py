@@ -18,6 +18,12 @@ from prproduct.products import Gains, Pair, Product
 _FLOOR_IN_EPS = {torch.float64: 32.0, torch.float32: 32.0, torch.bfloat16: 4.0, torch.float16: 4.0}
 
 
+@torch.compiler.assume_constant_result  # or torch.compile makes a symbolic number of it, and fails (dynamic=True)
+def floor_of_sin_square(stored: torch.dtype) -> float:
+    """Up to which sin² θ an angle counts as unresolved, when p was stored in this dtype."""
+    return _FLOOR_IN_EPS[stored] * torch.finfo(stored).eps
+
+
 def working_dtype(dtype: torch.dtype) -> torch.dtype:
     """The dtype in which norms, angles and gains are computed for layers of `dtype`."""
     return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
@@ -50,7 +56,7 @@ def measure(p: Tensor, weight: Norms, input: Norms, stored: torch.dtype, offset:
     rounded = (
         torch.finfo(stored).smallest_normal if offset is None else abs(offset) + torch.finfo(stored).smallest_normal
     )
-    floor = _FLOOR_IN_EPS[stored] * torch.finfo(stored).eps * (1.0 + rounded * input.inverse * weight.inverse)
+    floor = floor_of_sin_square(stored) * (1.0 + rounded * input.inverse * weight.inverse)
     # The clamp is far below the floor: it only keeps the derivative of the root finite at exactly parallel vectors.
     sin = sin_square.clamp_min(torch.finfo(cos.dtype).eps ** 2).sqrt()
     inverse_sin = torch.where(sin_square > floor, sin.reciprocal(), 1.0)

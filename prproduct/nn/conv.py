@@ -13,31 +13,19 @@ from prproduct import functional
 from prproduct.nn.layer import ProductLayer
 
 
-def _forward_by(convolve: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """The method that torch's convolutions call with their weight and bias."""
-
-    def _conv_forward(self: Any, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        padding = self.padding
-        if self.padding_mode != "zeros":
-            input = F.pad(input, self._reversed_padding_repeated_twice, mode=self.padding_mode)
-            padding = 0
-        return convolve(input, weight, bias, self.stride, padding, self.dilation, self.groups, product=self.product)
-
-    return _conv_forward
+def _convolve(op: Callable[..., Tensor], layer: Any, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    padding = layer.padding
+    if layer.padding_mode != "zeros":
+        input = F.pad(input, layer._reversed_padding_repeated_twice, mode=layer.padding_mode)
+        padding = 0
+    return op(input, weight, bias, layer.stride, padding, layer.dilation, layer.groups, product=layer.product)
 
 
-def _transposed_forward_by(convolve: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """The forward of torch's transposed convolutions."""
-
-    def forward(self: Any, input: Tensor, output_size: list[int] | None = None) -> Tensor:
-        dims = len(self.kernel_size)
-        output_padding = self._output_padding(
-            input, output_size, self.stride, self.padding, self.kernel_size, dims, self.dilation
-        )
-        geometry = (self.stride, self.padding, output_padding, self.groups, self.dilation)
-        return convolve(input, self.weight, self.bias, *geometry, product=self.product)
-
-    return forward
+def _convolve_transposed(op: Callable[..., Tensor], layer: Any, input: Tensor, output_size: list[int] | None) -> Tensor:
+    geometry = (layer.stride, layer.padding, layer.kernel_size, len(layer.kernel_size), layer.dilation)
+    output_padding = layer._output_padding(input, output_size, *geometry)
+    geometry = (layer.stride, layer.padding, output_padding, layer.groups, layer.dilation)
+    return op(input, layer.weight, layer.bias, *geometry, product=layer.product)
 
 
 class Conv1d(ProductLayer, torch.nn.Conv1d):
@@ -47,7 +35,8 @@ class Conv1d(ProductLayer, torch.nn.Conv1d):
     Conv1d(2, 4, kernel_size=(3,), stride=(1,), product=pr)
     """
 
-    _conv_forward = _forward_by(functional.conv1d)  # type: ignore[assignment]
+    def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return _convolve(functional.conv1d, self, input, weight, bias)
 
 
 class Conv2d(ProductLayer, torch.nn.Conv2d):
@@ -57,7 +46,8 @@ class Conv2d(ProductLayer, torch.nn.Conv2d):
     Conv2d(3, 16, kernel_size=(3, 3), stride=(1, 1), padding=(1, 1), product=r)
     """
 
-    _conv_forward = _forward_by(functional.conv2d)  # type: ignore[assignment]
+    def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return _convolve(functional.conv2d, self, input, weight, bias)
 
 
 class Conv3d(ProductLayer, torch.nn.Conv3d):
@@ -67,7 +57,8 @@ class Conv3d(ProductLayer, torch.nn.Conv3d):
     torch.Size([1, 4, 3, 3, 3])
     """
 
-    _conv_forward = _forward_by(functional.conv3d)  # type: ignore[assignment]
+    def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return _convolve(functional.conv3d, self, input, weight, bias)
 
 
 class ConvTranspose1d(ProductLayer, torch.nn.ConvTranspose1d):
@@ -77,7 +68,8 @@ class ConvTranspose1d(ProductLayer, torch.nn.ConvTranspose1d):
     torch.Size([1, 4, 10])
     """
 
-    forward = _transposed_forward_by(functional.conv_transpose1d)  # type: ignore[assignment]
+    def forward(self, input: Tensor, output_size: list[int] | None = None) -> Tensor:
+        return _convolve_transposed(functional.conv_transpose1d, self, input, output_size)
 
 
 class ConvTranspose2d(ProductLayer, torch.nn.ConvTranspose2d):
@@ -87,7 +79,8 @@ class ConvTranspose2d(ProductLayer, torch.nn.ConvTranspose2d):
     torch.Size([1, 4, 10, 10])
     """
 
-    forward = _transposed_forward_by(functional.conv_transpose2d)  # type: ignore[assignment]
+    def forward(self, input: Tensor, output_size: list[int] | None = None) -> Tensor:
+        return _convolve_transposed(functional.conv_transpose2d, self, input, output_size)
 
 
 class ConvTranspose3d(ProductLayer, torch.nn.ConvTranspose3d):
@@ -97,4 +90,5 @@ class ConvTranspose3d(ProductLayer, torch.nn.ConvTranspose3d):
     torch.Size([1, 4, 6, 6, 6])
     """
 
-    forward = _transposed_forward_by(functional.conv_transpose3d)  # type: ignore[assignment]
+    def forward(self, input: Tensor, output_size: list[int] | None = None) -> Tensor:
+        return _convolve_transposed(functional.conv_transpose3d, self, input, output_size)
