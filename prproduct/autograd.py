@@ -80,7 +80,7 @@ class ProductFn(torch.autograd.Function):
         p = _pairs(contraction, output)
         factor = forward_factor(product, measure(p, *_norms(contraction, input, weight, output), stored=output.dtype))
         output = (p * factor).reshape(output.shape).to(output.dtype)
-        return output if bias is None else output + contraction.bias_like(bias, output)
+        return output if bias is None else contraction.add_bias(output, bias)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -168,7 +168,7 @@ def _inner_product(
     if output is not None and bias is None:
         return _pairs(contraction, output), None
     if output is not None and bias is not None:
-        offset = _pairs(contraction, contraction.bias_like(bias, output))
+        offset = contraction.bias_of_pairs(bias, output).to(working_dtype(output.dtype))
         if not _drowns(offset, *norms):
             return _pairs(contraction, output) - offset, offset
     return _pairs(contraction, contraction.native(input, weight, None)), None

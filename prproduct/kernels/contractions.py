@@ -26,16 +26,17 @@ from prproduct.kernels.windows import Windows, gather, scatter
 
 
 class Contraction(Protocol):
-    """What `autograd.py` asks of a layer's geometry. Squares and norms broadcast against the pairs."""
+    """What `autograd.py` asks of a layer's geometry. Biases, squares and norms broadcast against the pairs."""
 
     def native(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor: ...
     def native_grad_input(self, grad: Tensor, input: Tensor, weight: Tensor) -> Tensor: ...
     def native_grad_weight(self, grad: Tensor, input: Tensor, weight: Tensor) -> Tensor: ...
 
-    def bias_like(self, bias: Tensor, output: Tensor) -> Tensor: ...
+    def add_bias(self, output: Tensor, bias: Tensor) -> Tensor: ...
     def grad_bias(self, grad: Tensor, bias: Tensor) -> Tensor: ...
 
     def as_pairs(self, output: Tensor) -> Tensor: ...
+    def bias_of_pairs(self, bias: Tensor, output: Tensor) -> Tensor: ...
     def weight_square(self, weight: Tensor, dtype: torch.dtype) -> Tensor: ...
     def input_square(self, input: Tensor, weight: Tensor, output: Tensor, dtype: torch.dtype) -> Tensor: ...
 
@@ -63,14 +64,17 @@ class Linear:
     def native_grad_weight(self, grad: Tensor, input: Tensor, weight: Tensor) -> Tensor:
         return (self.as_pairs(grad).mT @ _rows(input)).view(weight.shape)  # (out, rows) @ (rows, in)
 
-    def bias_like(self, bias: Tensor, output: Tensor) -> Tensor:
-        return bias.expand(output.shape)
+    def add_bias(self, output: Tensor, bias: Tensor) -> Tensor:
+        return output + bias.expand(output.shape)
 
     def grad_bias(self, grad: Tensor, bias: Tensor) -> Tensor:
         return grad.sum_to_size(bias.shape)
 
     def as_pairs(self, output: Tensor) -> Tensor:
         return _rows(output.unsqueeze(-1) if self.single_weight else output)
+
+    def bias_of_pairs(self, bias: Tensor, output: Tensor) -> Tensor:
+        return bias if bias.dim() <= 1 else self.as_pairs(bias.expand(output.shape))
 
     def weight_square(self, weight: Tensor, dtype: torch.dtype) -> Tensor:
         return torch.atleast_2d(weight).to(dtype).square().sum(-1)  # (out,)
@@ -137,14 +141,17 @@ class Convolution:
         geometry = (self.stride, self.padding, self.dilation, self.transposed, output_padding, self.groups)
         return torch.ops.aten.convolution_backward(grad, input, weight, None, *geometry, wanted)
 
-    def bias_like(self, bias: Tensor, output: Tensor) -> Tensor:
-        return bias.view(-1, *(1,) * len(self.stride)).expand(output.shape)
+    def add_bias(self, output: Tensor, bias: Tensor) -> Tensor:
+        return output + bias.view(-1, *(1,) * len(self.stride))
 
     def grad_bias(self, grad: Tensor, bias: Tensor) -> Tensor:
         return grad.sum((0, *range(2, grad.dim())))
 
     def as_pairs(self, output: Tensor) -> Tensor:
         return output.unflatten(1, (self.groups, -1))
+
+    def bias_of_pairs(self, bias: Tensor, output: Tensor) -> Tensor:
+        return bias.view(self.groups, -1, *(1,) * len(self.stride))
 
     def weight_square(self, weight: Tensor, dtype: torch.dtype) -> Tensor:
         square = self._kernels(weight).to(dtype).square().flatten(2).sum(-1)  # (groups, out/groups)

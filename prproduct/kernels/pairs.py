@@ -53,10 +53,9 @@ def measure(p: Tensor, weight: Norms, input: Norms, stored: torch.dtype, offset:
     cos = (p * input.inverse * weight.inverse).clamp(-1.0, 1.0)
     sin_square = (1.0 - cos) * (1.0 + cos)
     # p was rounded together with the bias, and in steps that shrink no further below the smallest normal number.
-    rounded = (
-        torch.finfo(stored).smallest_normal if offset is None else abs(offset) + torch.finfo(stored).smallest_normal
-    )
-    floor = floor_of_sin_square(stored) * (1.0 + rounded * input.inverse * weight.inverse)
+    tiny = torch.finfo(stored).smallest_normal
+    rounded = (tiny if offset is None else abs(offset) + tiny) * weight.inverse  # one number a weight vector
+    floor = floor_of_sin_square(stored) * (1.0 + rounded * input.inverse)
     # The clamp is far below the floor: it only keeps the derivative of the root finite at exactly parallel vectors.
     sin = sin_square.clamp_min(torch.finfo(cos.dtype).eps ** 2).sqrt()
     inverse_sin = torch.where(sin_square > floor, sin.reciprocal(), 1.0)

@@ -1,0 +1,34 @@
+# Everything happens in a local .venv, made on first use and again when the dependencies change.
+PYTHON ?= python3.11
+PIP = .venv/bin/pip --quiet --disable-pip-version-check install --constraint constraints.txt
+
+.PHONY: help demo test check figures numerics clean
+
+help: ## show what can be made
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+demo: .venv/installed ## train a small network under each product and print the table
+	.venv/bin/python examples/digits.py
+
+test: .venv/installed check ## lint, types, and all tests
+	.venv/bin/pytest
+
+check: .venv/installed ## lint and types alone
+	.venv/bin/ruff check
+	.venv/bin/ruff format --check
+	.venv/bin/mypy
+
+figures: .venv/installed ## draw the figures of docs/
+	.venv/bin/python docs/figures.py
+
+numerics: .venv/installed ## measure the sweep of docs/numerics.md
+	.venv/bin/python benchmarks/numerics.py
+
+.venv/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(PIP) torch
+	$(PIP) --editable '.[test]'
+	@touch $@
+
+clean: ## remove the .venv and all caches
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis

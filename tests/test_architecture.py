@@ -1,0 +1,69 @@
+"""The import arrows point one way: each part imports only what stands to its left (CONTRIBUTING.md)."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "prproduct"
+ORDER = ["products", "kernels", "autograd", "functional", "nn"]
+ALONE = ["reference"]
+
+
+def part_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imported_parts(path: Path) -> set[str]:
+    """The parts of the package that a file imports, at any depth of its code."""
+    parts = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: imports are absolute"
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        parts |= {name.split(".")[1] for name in names if name.startswith("prproduct.")}
+    return parts
+
+
+FILES = [path for path in sorted(PACKAGE.rglob("*.py")) if path != PACKAGE / "__init__.py"]
+
+
+def test_every_file_belongs_to_a_known_part():
+    assert {part_of(path) for path in FILES} == {*ORDER, *ALONE}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_a_part_imports_only_what_stands_to_its_left(path):
+    part = part_of(path)
+    allowed = set() if part in ALONE else {*ORDER[: ORDER.index(part)], part}
+    assert imported_parts(path) <= allowed
+
+
+def test_nn_and_functional_hold_no_maths():
+    """Layers store arguments; formulas live in products, kernels and autograd."""
+    forbidden = {"sqrt", "rsqrt", "norm", "square", "reciprocal", "clamp", "where", "sin", "cos", "acos"}
+    for path in FILES:
+        if part_of(path) in ("nn", "functional"):
+            called = {node.attr for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute)}
+            assert not called & forbidden, path
+
+
+def test_importing_the_package_needs_torch_and_nothing_of_the_extras():
+    extras = "{'sklearn', 'rich', 'matplotlib', 'hypothesis', 'pytest'}"
+    code = f"import sys, prproduct; print(sorted({extras} & set(sys.modules)))"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"
+
+
+def test_every_public_name_is_there_and_documented():
+    import prproduct as pr
+
+    for module in (pr, pr.functional, pr.nn, pr.products, pr.reference):
+        assert module.__doc__
+        for name in module.__all__:
+            assert getattr(module, name).__doc__, f"{module.__name__}.{name}"
