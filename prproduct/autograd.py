@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -35,7 +36,7 @@ from prproduct.kernels.pairs import (
     weight_and_input_gains,
     working_dtype,
 )
-from prproduct.products import P, Product, resolve
+from prproduct.products import Gains, P, Product, resolve
 
 _NO_JVP = "prproduct changes gradients, and has no forward-mode AD (jvp, jacfwd): use backward, vjp or jacrev"
 
@@ -55,7 +56,7 @@ def apply(
             raise RuntimeError(_NO_JVP)
         if product.has_native_forward:
             return contraction.native(input, weight, bias)
-    input, weight, bias = (_cast_for_autocast(t) for t in (input, weight, bias))
+    input, weight, bias = (cast_for_autocast(t) for t in (input, weight, bias))
     fn = ProductFn if torch.compiler.is_compiling() else EagerProductFn
     return fn.apply(input, weight, bias, contraction, product, product.has_native_forward and not transformed)
 
@@ -101,39 +102,18 @@ class ProductFn(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         input, weight, bias, output = ctx.saved_tensors
         wants_input, wants_weight, wants_bias = ctx.needs_input_grad[:3]
-        contraction: Contraction = ctx.contraction
-        grad_input = grad_weight = grad_bias = None
+        grad_input = grad_weight = None
         if ctx.witness is not None and ctx.witness._version != ctx.version:
             output = None  # somebody wrote into it
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
             output = None  # create_graph=True: p has to hang on input and weight
-        with _without_autocast(grad.device.type):
-            if wants_bias:
-                grad_bias = contraction.grad_bias(grad, bias)
+        with without_autocast(grad.device.type):
+            grad_bias = ctx.contraction.grad_bias(grad, bias) if wants_bias else None
             if wants_input or wants_weight:
-                norms = _norms(contraction, input, weight, grad)
-                p, offset = _inner_product(contraction, input, weight, bias, output, norms)
-                pair = measure(p, *norms, stored=grad.dtype, offset=offset)
-                weight_gains, input_gains = weight_and_input_gains(ctx.product, pair)
-                weight_parts = input_parts = apply_gains(_pairs(contraction, grad), weight_gains, pair.cos)
-                if input_gains is not weight_gains:
-                    input_parts = apply_gains(_pairs(contraction, grad), input_gains, pair.cos)
-            if wants_weight:
-                grad_weight = _recombine(
-                    weight_parts,
-                    grad,
-                    weight,
-                    native=lambda turned: contraction.native_grad_weight(turned, input, weight),
-                    along=lambda radial: contraction.along_weight(radial, weight, *norms),
-                )
-            if wants_input:
-                grad_input = _recombine(
-                    input_parts,
-                    grad,
-                    input,
-                    native=lambda turned: contraction.native_grad_input(turned, input, weight),
-                    along=lambda radial: contraction.along_input(radial, input, weight, *norms),
-                )
+                rule = GradientRule.at(ctx.contraction, ctx.product, input, weight, bias, output, grad)
+                weight_parts, input_parts = rule.split(grad)
+                grad_weight = rule.weight_gradient(weight_parts, grad) if wants_weight else None
+                grad_input = rule.input_gradient(input_parts, grad) if wants_input else None
         return grad_input, grad_weight, grad_bias, None, None, None
 
 
@@ -143,6 +123,86 @@ class EagerProductFn(ProductFn):
     @staticmethod
     def jvp(ctx: Any, *tangents: Tensor) -> Tensor:
         raise RuntimeError(_NO_JVP)
+
+
+Parts = tuple[Tensor | None, Tensor | None]
+
+
+@dataclass(frozen=True)
+class GradientRule:
+    """A product's gradients at one input and one weight: what maps a gradient of the output to dX and dW."""
+
+    contraction: Contraction
+    input: Tensor
+    weight: Tensor
+    weight_norms: Norms
+    input_norms: Norms
+    cos: Tensor
+    weight_gains: Gains
+    input_gains: Gains
+
+    @classmethod
+    def at(
+        cls,
+        contraction: Contraction,
+        product: Product,
+        input: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        output: Tensor | None,
+        grad: Tensor,
+    ) -> GradientRule:
+        """The rule where input and weight are; p is read off the output, or computed again if there is none."""
+        norms = _norms(contraction, input, weight, grad)
+        p, offset = _inner_product(contraction, input, weight, bias, output, norms)
+        pair = measure(p, *norms, stored=grad.dtype, offset=offset)
+        return cls(contraction, input, weight, *norms, pair.cos, *weight_and_input_gains(product, pair))
+
+    def rows(self, rows: slice) -> GradientRule:
+        """The rule for some rows of the input of a linear contraction."""
+
+        def some(gains: Gains) -> Gains:
+            return Gains(*(gain[rows] if isinstance(gain, Tensor) and gain.dim() else gain for gain in gains))
+
+        weight_gains = some(self.weight_gains)
+        return replace(
+            self,
+            input=self.input[rows],
+            input_norms=Norms(*(norm[rows] for norm in self.input_norms)),
+            cos=self.cos[rows],
+            weight_gains=weight_gains,
+            input_gains=weight_gains if self.input_gains is self.weight_gains else some(self.input_gains),
+        )
+
+    def split(self, grad: Tensor) -> tuple[Parts, Parts]:
+        """D∘g and (L − D)·cos θ∘g, for dW and for dX."""
+        pairs = _pairs(self.contraction, grad)
+        weight_parts = apply_gains(pairs, self.weight_gains, self.cos)
+        if self.input_gains is self.weight_gains:
+            return weight_parts, weight_parts
+        return weight_parts, apply_gains(pairs, self.input_gains, self.cos)
+
+    def weight_gradient(self, parts: Parts, grad: Tensor) -> Tensor:
+        """dW of the module's docstring."""
+
+        def native(turned: Tensor) -> Tensor:
+            return self.contraction.native_grad_weight(turned, self.input, self.weight)
+
+        def along(radial: Tensor) -> Tensor:
+            return self.contraction.along_weight(radial, self.weight, self.weight_norms, self.input_norms)
+
+        return _recombine(parts, grad, self.weight, native, along)
+
+    def input_gradient(self, parts: Parts, grad: Tensor) -> Tensor:
+        """dX of the module's docstring."""
+
+        def native(turned: Tensor) -> Tensor:
+            return self.contraction.native_grad_input(turned, self.input, self.weight)
+
+        def along(radial: Tensor) -> Tensor:
+            return self.contraction.along_input(radial, self.input, self.weight, self.weight_norms, self.input_norms)
+
+        return _recombine(parts, grad, self.input, native, along)
 
 
 def _pairs(contraction: Contraction, output: Tensor) -> Tensor:
@@ -185,7 +245,7 @@ def _drowns(offset: Tensor, weight_norms: Norms, input_norms: Norms) -> bool:
 
 
 def _recombine(
-    parts: tuple[Tensor | None, Tensor | None],
+    parts: Parts,
     grad: Tensor,
     like: Tensor,
     native: Callable[[Tensor], Tensor],
@@ -205,12 +265,12 @@ def _recombine(
     return (result if correction is None else result + correction).to(like.dtype)
 
 
-def _without_autocast(device_type: str) -> AbstractContextManager[Any]:
+def without_autocast(device_type: str) -> AbstractContextManager[Any]:
     """Casts were made in forward: backward computes in the dtypes it is given."""
     return torch.autocast(device_type, enabled=False) if torch.is_autocast_enabled(device_type) else nullcontext()
 
 
-def _cast_for_autocast(t: Tensor | None) -> Tensor | None:
+def cast_for_autocast(t: Tensor | None) -> Any:
     """Autocast's own cast of an operand, ahead of the op, so that backward sees the tensors that were multiplied."""
     if t is None or not t.is_floating_point() or t.dtype == torch.float64:
         return t

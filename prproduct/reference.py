@@ -159,7 +159,8 @@ def _convolution_transposed(
     stuffed = input.new_zeros(
         *input.shape[:2], *((size - 1) * step + 1 for size, step in zip(input.shape[2:], stride, strict=True))
     )
-    stuffed[(..., *(slice(None, None, step) for step in stride))] = input
+    every = [slice(None, None, step) for step in (1, 1, *stride)]
+    stuffed[tuple(every)] = input
     margins = [dilation[axis] * (weight.shape[2 + axis] - 1) - padding[axis] for axis in range(dims)]
     stuffed = F.pad(
         stuffed,

@@ -15,10 +15,11 @@ from prproduct.products import Gains, Pair, Product
 
 # Up to sin² θ = multiple·eps, with the eps of the dtype in which p was stored, the angle is rounding noise and counts
 # as unresolved. Measured (docs/numerics.md): above it, `pr` has a direction gradient at most 1.2 times as long as x.
-_FLOOR_IN_EPS = {torch.float64: 32.0, torch.float32: 32.0, torch.bfloat16: 4.0, torch.float16: 4.0}
+_FLOOR_IN_EPS = {torch.float64: 128.0, torch.float32: 32.0, torch.bfloat16: 4.0, torch.float16: 4.0}
 
 
-@torch.compiler.assume_constant_result  # or torch.compile makes a symbolic number of it, and fails (dynamic=True)
+# A constant, or torch.compile(dynamic=True) makes a symbolic number of it and fails.
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def floor_of_sin_square(stored: torch.dtype) -> float:
     """Up to which sin² θ an angle counts as unresolved, when p was stored in this dtype."""
     return _FLOOR_IN_EPS[stored] * torch.finfo(stored).eps

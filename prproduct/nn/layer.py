@@ -5,9 +5,10 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
+import torch
 from torch import nn
 
-from prproduct.products import Product, resolve
+from prproduct.products import P, Product, resolve
 
 
 class ProductLayer(nn.Module):
@@ -16,9 +17,8 @@ class ProductLayer(nn.Module):
     product: Product
 
     def __init__(self, *args: Any, product: str | Product = "pr", **kwargs: Any) -> None:
-        product = resolve(product)
+        self.product = resolve(product)
         super().__init__(*args, **kwargs)
-        self.product = product
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Lets `help` and editors show torch's own arguments, which the subclass takes unchanged."""
@@ -26,7 +26,16 @@ class ProductLayer(nn.Module):
         torch_layer = next(base for base in cls.__mro__ if base.__module__.startswith("torch.nn"))
         signature = inspect.signature(torch_layer)
         product = inspect.Parameter("product", inspect.Parameter.KEYWORD_ONLY, default="pr", annotation="str | Product")
-        cls.__signature__ = signature.replace(parameters=[*signature.parameters.values(), product])  # type: ignore[attr-defined]
+        parameters = list(signature.parameters.values())
+        open_ended = parameters and parameters[-1].kind is inspect.Parameter.VAR_KEYWORD
+        parameters.insert(len(parameters) - bool(open_ended), product)
+        cls.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, product={self.product}"
+
+
+def runs_natively(layer: ProductLayer) -> bool:
+    """For `p`, and where no gradient is asked of a product that has torch's forward."""
+    gradients = torch.is_grad_enabled() or torch._C._are_functorch_transforms_active()
+    return type(layer.product) is P or (layer.product.has_native_forward and not gradients)

@@ -11,44 +11,44 @@ from prproduct.nn.layer import ProductLayer
 class LazyLinear(ProductLayer, torch.nn.LazyLinear):
     """`torch.nn.LazyLinear` under a product: becomes a `Linear`."""
 
-    cls_to_become = linear.Linear  # type: ignore[assignment]
-    forward = linear.Linear.forward  # type: ignore[assignment]
+    cls_to_become = linear.Linear
+    forward = linear.Linear.forward
 
 
-class LazyConv1d(ProductLayer, torch.nn.LazyConv1d):
+class LazyConv1d(ProductLayer, torch.nn.LazyConv1d):  # type: ignore[misc]
     """`torch.nn.LazyConv1d` under a product: becomes a `Conv1d`."""
 
-    cls_to_become = conv.Conv1d  # type: ignore[assignment]
+    cls_to_become = conv.Conv1d
 
 
-class LazyConv2d(ProductLayer, torch.nn.LazyConv2d):
+class LazyConv2d(ProductLayer, torch.nn.LazyConv2d):  # type: ignore[misc]
     """`torch.nn.LazyConv2d` under a product: becomes a `Conv2d`."""
 
-    cls_to_become = conv.Conv2d  # type: ignore[assignment]
+    cls_to_become = conv.Conv2d
 
 
-class LazyConv3d(ProductLayer, torch.nn.LazyConv3d):
+class LazyConv3d(ProductLayer, torch.nn.LazyConv3d):  # type: ignore[misc]
     """`torch.nn.LazyConv3d` under a product: becomes a `Conv3d`."""
 
-    cls_to_become = conv.Conv3d  # type: ignore[assignment]
+    cls_to_become = conv.Conv3d
 
 
-class LazyConvTranspose1d(ProductLayer, torch.nn.LazyConvTranspose1d):
+class LazyConvTranspose1d(ProductLayer, torch.nn.LazyConvTranspose1d):  # type: ignore[misc]
     """`torch.nn.LazyConvTranspose1d` under a product: becomes a `ConvTranspose1d`."""
 
-    cls_to_become = conv.ConvTranspose1d  # type: ignore[assignment]
-    forward = conv.ConvTranspose1d.forward  # type: ignore[assignment]
+    cls_to_become = conv.ConvTranspose1d
+    forward = conv.ConvTranspose1d.forward
 
 
-class LazyConvTranspose2d(ProductLayer, torch.nn.LazyConvTranspose2d):
+class LazyConvTranspose2d(ProductLayer, torch.nn.LazyConvTranspose2d):  # type: ignore[misc]
     """`torch.nn.LazyConvTranspose2d` under a product: becomes a `ConvTranspose2d`."""
 
-    cls_to_become = conv.ConvTranspose2d  # type: ignore[assignment]
-    forward = conv.ConvTranspose2d.forward  # type: ignore[assignment]
+    cls_to_become = conv.ConvTranspose2d
+    forward = conv.ConvTranspose2d.forward
 
 
-class LazyConvTranspose3d(ProductLayer, torch.nn.LazyConvTranspose3d):
+class LazyConvTranspose3d(ProductLayer, torch.nn.LazyConvTranspose3d):  # type: ignore[misc]
     """`torch.nn.LazyConvTranspose3d` under a product: becomes a `ConvTranspose3d`."""
 
-    cls_to_become = conv.ConvTranspose3d  # type: ignore[assignment]
-    forward = conv.ConvTranspose3d.forward  # type: ignore[assignment]
+    cls_to_become = conv.ConvTranspose3d
+    forward = conv.ConvTranspose3d.forward
