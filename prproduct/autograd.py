@@ -39,26 +39,40 @@ from prproduct.kernels.pairs import (
 from prproduct.products import Gains, P, Product, resolve
 
 _NO_JVP = "prproduct changes gradients, and has no forward-mode AD (jvp, jacfwd): use backward, vjp or jacrev"
+_NO_COMPILED_TRANSFORMS = (
+    "torch.compile around torch.func would drop prproduct's gradient: compile the function inside, or do without"
+)
 
 
 def apply(
     contraction: Contraction, input: Tensor, weight: Tensor, bias: Tensor | None, product: str | Product
 ) -> Tensor:
-    """The contraction of input and weight under a product, plus the bias."""
+    """The contraction of input and weight under a product, plus the bias; the native op where no gradient is asked."""
     product = resolve(product)
     if type(product) is P:
         return contraction.native(input, weight, bias)
     if input.is_complex() or weight.is_complex() or not (product.has_native_forward or input.is_floating_point()):
         raise TypeError(f"product {product} needs real floating-point tensors, got {input.dtype}: convert, or use 'p'")
-    transformed = torch._C._are_functorch_transforms_active()
-    if not (torch.is_grad_enabled() or transformed):
-        if _has_tangent(input, weight, bias):
+    if input.is_nested:
+        raise TypeError(f"product {product} takes no nested tensors: apply the layer to their .values()")
+    compiling, transformed = torch.compiler.is_compiling(), torch._C._are_functorch_transforms_active()
+    if compiling and transformed:
+        raise RuntimeError(_NO_COMPILED_TRANSFORMS)
+    inference = not compiling and torch.is_inference_mode_enabled()
+    if inference or not (transformed or _wants_gradient(input, weight)):
+        if not compiling and _has_tangent(input, weight, bias):
             raise RuntimeError(_NO_JVP)
         if product.has_native_forward:
             return contraction.native(input, weight, bias)
     input, weight, bias = (cast_for_autocast(t) for t in (input, weight, bias))
-    fn = ProductFn if torch.compiler.is_compiling() else EagerProductFn
+    if inference:
+        return _value(contraction, input, weight, bias, product)
+    fn = ProductFn if compiling else EagerProductFn
     return fn.apply(input, weight, bias, contraction, product, product.has_native_forward and not transformed)
+
+
+def _wants_gradient(input: Tensor, weight: Tensor) -> bool:
+    return torch.is_grad_enabled() and (input.requires_grad or weight.requires_grad)
 
 
 class ProductFn(torch.autograd.Function):
@@ -76,12 +90,11 @@ class ProductFn(torch.autograd.Function):
         keep_output: bool,
     ) -> Tensor:
         if product.has_native_forward:
-            return contraction.native(input, weight, bias)
-        output = contraction.native(input, weight, None)
-        p = _pairs(contraction, output)
-        factor = forward_factor(product, measure(p, *_norms(contraction, input, weight, output), stored=output.dtype))
-        output = (p * factor).reshape(output.shape).to(output.dtype)
-        return output if bias is None else contraction.add_bias(output, bias)
+            output = contraction.native(input, weight, bias)
+            # torch's linear returns a view for some inputs, and autograd forbids writing into a view made in here.
+            is_view = torch.compiler.is_compiling() or output._is_view()
+            return torch.ops.aten._unsafe_view(output, output.shape) if is_view else output
+        return _value(contraction, input, weight, bias, product)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -154,8 +167,19 @@ class GradientRule:
     ) -> GradientRule:
         """The rule where input and weight are; p is read off the output, or computed again if there is none."""
         norms = _norms(contraction, input, weight, grad)
-        p, offset = _inner_product(contraction, input, weight, bias, output, norms)
-        pair = measure(p, *norms, stored=grad.dtype, offset=offset)
+        stored, offset = grad.dtype, None
+        if not product.has_native_forward:
+            p = _wide_product(contraction, input, weight)
+            stored = p.dtype
+        else:
+            if bias is not None and output is not None:
+                offset = contraction.bias_of_pairs(bias, output).to(norms[0].value.dtype)
+                if _drowns(offset, *norms):
+                    output = offset = None
+            p = contraction.native(input, weight, None) if output is None else output
+        p = _pairs(contraction, p)
+        p = p if offset is None else p - offset
+        pair = measure(p, *norms, stored, contraction.is_convolution, offset)
         return cls(contraction, input, weight, *norms, pair.cos, *weight_and_input_gains(product, pair))
 
     def rows(self, rows: slice) -> GradientRule:
@@ -216,22 +240,20 @@ def _norms(contraction: Contraction, input: Tensor, weight: Tensor, output: Tens
     return Norms.of(weight_square), Norms.of(contraction.input_square(input, weight, output, dtype))
 
 
-def _inner_product(
-    contraction: Contraction,
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    output: Tensor | None,
-    norms: tuple[Norms, Norms],
-) -> tuple[Tensor, Tensor | None]:
-    """p of every pair, off the output if there is one, and the bias that was taken off it."""
-    if output is not None and bias is None:
-        return _pairs(contraction, output), None
-    if output is not None and bias is not None:
-        offset = contraction.bias_of_pairs(bias, output).to(working_dtype(output.dtype))
-        if not _drowns(offset, *norms):
-            return _pairs(contraction, output) - offset, offset
-    return _pairs(contraction, contraction.native(input, weight, None)), None
+def _value(contraction: Contraction, input: Tensor, weight: Tensor, bias: Tensor | None, product: Product) -> Tensor:
+    """The forward of a product that has its own."""
+    p = _wide_product(contraction, input, weight)
+    norms = _norms(contraction, input, weight, p)
+    pair = measure(contraction.as_pairs(p), *norms, p.dtype, contraction.is_convolution)
+    output = (contraction.as_pairs(p) * forward_factor(product, pair)).reshape(p.shape).to(input.dtype)
+    return output if bias is None else contraction.add_bias(output, bias)
+
+
+def _wide_product(contraction: Contraction, input: Tensor, weight: Tensor) -> Tensor:
+    """p in the working dtype: a product with a value of its own need not take it from a rounded output."""
+    if input.dtype == weight.dtype:  # torch refuses a mixture, and so do we
+        input, weight = (t.to(working_dtype(t.dtype)) for t in (input, weight))
+    return contraction.native(input, weight, None)
 
 
 def _drowns(offset: Tensor, weight_norms: Norms, input_norms: Norms) -> bool:
@@ -267,18 +289,19 @@ def _recombine(
 
 def without_autocast(device_type: str) -> AbstractContextManager[Any]:
     """Casts were made in forward: backward computes in the dtypes it is given."""
-    return torch.autocast(device_type, enabled=False) if torch.is_autocast_enabled(device_type) else nullcontext()
+    return torch.autocast(device_type, enabled=False) if _autocasts(device_type) else nullcontext()
 
 
 def cast_for_autocast(t: Tensor | None) -> Any:
     """Autocast's own cast of an operand, ahead of the op, so that backward sees the tensors that were multiplied."""
     if t is None or not t.is_floating_point() or t.dtype == torch.float64:
         return t
-    device_type = t.device.type
-    return t.to(torch.get_autocast_dtype(device_type)) if torch.is_autocast_enabled(device_type) else t
+    return t.to(torch.get_autocast_dtype(t.device.type)) if _autocasts(t.device.type) else t
+
+
+def _autocasts(device_type: str) -> bool:
+    return torch.amp.is_autocast_available(device_type) and torch.is_autocast_enabled(device_type)
 
 
 def _has_tangent(*tensors: Tensor | None) -> bool:
-    if torch.compiler.is_compiling():
-        return False
     return any(t is not None and forward_ad.unpack_dual(t).tangent is not None for t in tensors)

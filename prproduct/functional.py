@@ -6,8 +6,11 @@ Each takes torch's own arguments plus `product=`, a name or an object from `prod
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -31,6 +34,8 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None, *, product
     >>> w.grad  # the length gradient (4, 0) is the inner product's; the direction gradient (0, 3) grew to ‖x‖ = 5
     tensor([[4., 5.]])
     """
+    if not (isinstance(input, Tensor) and isinstance(weight, Tensor)):
+        _refuse(F.linear, input, weight, bias)
     return apply(Linear(single_weight=weight.dim() == 1), input, weight, bias, product)
 
 
@@ -170,22 +175,22 @@ def _convolve(
     groups: int,
     product: str | Product,
 ) -> Tensor:
+    native = NATIVE_CONVOLUTIONS[dims, False]
+    steps, gaps = _per_axis(stride, dims), _per_axis(dilation, dims)
+    if steps is None or gaps is None or not _fit(dims, input, weight):
+        return _refuse(native, input, weight, bias, stride, padding, dilation, groups)
     if input.dim() == dims + 1:  # unbatched
-        return _convolve(dims, input.unsqueeze(0), weight, bias, stride, padding, dilation, groups, product).squeeze(0)
-    stride, dilation = _per_axis(stride, dims), _per_axis(dilation, dims)
-    if padding == "same" and all(step == 1 for step in stride):
+        return _convolve(dims, input.unsqueeze(0), weight, bias, steps, padding, gaps, groups, product).squeeze(0)
+    if padding == "same" and all(step == 1 for step in steps):
         # As torch does it: half on each side, and what is odd of it as an explicit zero at the far end.
-        reach = [step * (size - 1) for step, size in zip(dilation, weight.shape[2:], strict=False)]
+        reach = [gap * (size - 1) for gap, size in zip(gaps, weight.shape[2:], strict=True)]
         if any(width % 2 for width in reach):
             input = F.pad(input, [side for width in reversed(reach) for side in (0, width % 2)])
         padding = [width // 2 for width in reach]
-    elif padding == "valid":
-        padding = 0
-    elif isinstance(padding, str):
-        return NATIVE_CONVOLUTIONS[dims, False](
-            input, weight, bias, stride, padding, dilation, groups
-        )  # torch says what is wrong
-    return apply(Convolution(stride, _per_axis(padding, dims), dilation, groups), input, weight, bias, product)
+    margins = _per_axis(0 if padding == "valid" else padding, dims)
+    if margins is None:
+        return _refuse(native, input, weight, bias, stride, padding, dilation, groups)
+    return apply(Convolution(steps, margins, gaps, groups), input, weight, bias, product)
 
 
 def _convolve_transposed(
@@ -200,18 +205,34 @@ def _convolve_transposed(
     dilation: int | Sequence[int],
     product: str | Product,
 ) -> Tensor:
+    geometry = (stride, padding, output_padding, dilation)
+    steps, margins, extra, gaps = (_per_axis(setting, dims) for setting in geometry)
+    if steps is None or margins is None or extra is None or gaps is None or not _fit(dims, input, weight):
+        native = NATIVE_CONVOLUTIONS[dims, True]
+        return _refuse(native, input, weight, bias, stride, padding, output_padding, groups, dilation)
+    contraction = Convolution(steps, margins, gaps, groups, extra, transposed=True)
     if input.dim() == dims + 1:  # unbatched
-        batch = input.unsqueeze(0)
-        return _convolve_transposed(
-            dims, batch, weight, bias, stride, padding, output_padding, groups, dilation, product
-        ).squeeze(0)
-    stride, padding, dilation, output_padding = (
-        _per_axis(v, dims) for v in (stride, padding, dilation, output_padding)
-    )
-    contraction = Convolution(stride, padding, dilation, groups, output_padding, transposed=True)
+        return apply(contraction, input.unsqueeze(0), weight, bias, product).squeeze(0)
     return apply(contraction, input, weight, bias, product)
 
 
-def _per_axis(setting: int | Sequence[int], dims: int) -> tuple[int, ...]:
-    values = (setting,) if isinstance(setting, int) else tuple(setting)
-    return values * dims if len(values) == 1 else values
+def _per_axis(setting: Any, dims: int) -> tuple[int, ...] | None:
+    """One whole number for each axis, or None if that is not what `setting` says."""
+    values = setting if isinstance(setting, Sequence) and not isinstance(setting, str) else (setting,)
+    try:
+        numbers: tuple[Any, ...] = tuple(v if isinstance(v, (int, torch.SymInt)) else operator.index(v) for v in values)
+    except TypeError:
+        return None
+    numbers = numbers * dims if len(numbers) == 1 else numbers
+    return numbers if len(numbers) == dims else None
+
+
+def _fit(dims: int, input: Any, weight: Any) -> bool:
+    tensors = isinstance(input, Tensor) and isinstance(weight, Tensor)
+    return tensors and input.dim() in (dims + 1, dims + 2) and weight.dim() == dims + 2
+
+
+def _refuse(native: Callable[..., Tensor], *arguments: Any) -> NoReturn:
+    """The error of torch's op for these arguments."""
+    native(*arguments)
+    raise TypeError(f"prproduct cannot take arguments like these for {native.__name__}, though torch can")

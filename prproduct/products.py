@@ -96,6 +96,8 @@ class Product:
 
     def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
+        if "name" not in cls.__dict__:
+            cls.name = cls.__name__
         cls.has_native_forward = cls.value is Product.value
 
     def gains(self, pair: Pair) -> Gains:
@@ -153,6 +155,10 @@ class Tempered(Product):
 
     name = "tempered"
     power: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.power <= 1.0:
+            raise ValueError(f"the power of tempered must lie between 0 (p) and 1 (pr), not at {self.power}")
 
     def gains(self, pair: Pair) -> Gains:
         return Gains(length=1.0, direction=pair.inverse_sin**self.power)
@@ -222,12 +228,19 @@ def resolve(product: str | Product) -> Product:
     if not isinstance(product, str):
         raise TypeError(f"product must be a name or a Product object such as products.PR(), not {product!r}")
     name, _, power = product.partition(":")
-    try:
-        if name == Tempered.name and power:
-            return Tempered(float(power))
+    if product in _BY_NAME:
         return _BY_NAME[product]()
-    except (KeyError, ValueError):
-        names = ", ".join(_BY_NAME)
-        raise ValueError(
-            f"unknown product {product!r}: choose one of {names} (tempered:0.5 sets its power), or pass a Product"
-        ) from None
+    if name == Tempered.name and _is_number(power):
+        return Tempered(float(power))
+    names = ", ".join(_BY_NAME)
+    raise ValueError(
+        f"unknown product {product!r}: choose one of {names} (tempered:0.5 sets its power), or pass a Product"
+    )
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -16,6 +16,8 @@ from prproduct import functional, reference
 
 CASES = {
     "linear": (functional.linear, reference.linear, (5, 7), (4, 7), 4, {}),
+    "linear of a vector": (functional.linear, reference.linear, (7,), (4, 7), 4, {}),
+    "linear of sequences": (functional.linear, reference.linear, (2, 3, 7), (4, 7), 4, {}),
     "conv2d": (functional.conv2d, reference.conv2d, (2, 4, 6, 5), (6, 2, 3, 3), 6, {"groups": 2, "padding": 1}),
     "conv_transpose2d": (
         functional.conv_transpose2d,
@@ -126,6 +128,8 @@ def test_checkpointing_changes_no_gradient(case, write, reentrant):
     block = lambda *t: change(ours(*t, **options)).square()  # noqa: E731
     got = gradients(lambda *t: checkpoint(block, *t, use_reentrant=reentrant), *tensors)
     assert_close(got, gradients(block, *tensors), 1e-14)
+    if reentrant:
+        return  # which runs torch's own linear without gradients, and forbids writing into what it returns
     after = gradients(
         lambda *t: change(checkpoint(lambda *t: ours(*t, **options), *t, use_reentrant=reentrant)).square(), *tensors
     )
@@ -214,6 +218,8 @@ def test_func_grad_equals_backward(case, product):
 def test_per_sample_gradients_equal_a_loop(case, product):
     ours, _, (x, w, b), options = case
     gradient = torch.func.grad(loss_of(ours, options, product))
+    if x.dim() == 1:
+        x = x[None]
     got = torch.func.vmap(gradient, in_dims=(None, 0, None))(w, x, b)
     assert_close([got], [torch.stack([gradient(w, sample, b) for sample in x])], 1e-13)
 
@@ -228,6 +234,7 @@ def test_ensembles_vmap_over_the_weight(case):
 
 def test_vmap_of_the_forward_alone(case):
     ours, _, (x, w, b), options = case
+    x = x[None] if x.dim() == 1 else x
     got = torch.func.vmap(lambda sample: ours(sample, w, b, **options))(x)
     torch.testing.assert_close(got, ours(x, w, b, **options))
     with torch.no_grad():
@@ -272,13 +279,51 @@ def test_forward_mode_is_refused_in_one_line(case, product):
             call(dual)
 
 
+def test_batched_gradients_and_vectorized_jacobians_equal_a_loop(case):
+    """`is_grads_batched` runs backward under torch's older vmap."""
+    ours, _, (x, w, b), options = case
+    w = w.requires_grad_()
+    output = ours(x, w, b, **options)
+    upstream = torch.randn(3, *output.shape).double()
+    (got,) = torch.autograd.grad(output, w, upstream, is_grads_batched=True, retain_graph=True)
+    assert_close(
+        [got], [torch.stack([torch.autograd.grad(output, w, u, retain_graph=True)[0] for u in upstream])], 1e-13
+    )
+    jacobian = torch.autograd.functional.jacobian(lambda w: ours(x, w, b, **options), w, vectorize=True)
+    assert_close([jacobian], [torch.autograd.functional.jacobian(lambda w: ours(x, w, b, **options), w)], 1e-13)
+
+
+def test_torch_compile_around_torch_func_is_refused_rather_than_wrong():
+    """torch.compile drops a Function's backward under torch.func; the inner product's gradient would come out."""
+    torch._dynamo.reset()
+    x, w = torch.randn(3, 4), torch.randn(2, 4)
+    gradient = torch.func.grad(lambda w: functional.linear(x, w).sum())
+    with pytest.raises(Exception, match=r"torch.compile around torch.func would drop prproduct's gradient"):
+        torch.compile(gradient, fullgraph=True, backend="eager")(w)
+
+
+def test_no_more_is_saved_than_natively_where_only_the_bias_is_trained(case):
+    ours, _, (x, w, b), options = case
+    saved = []
+    for product in ("pr", "p"):
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(product) or t, lambda t: t):  # noqa: B023
+            output = ours(x, w, b.requires_grad_(), product=product, **options)
+        output.sum().backward()
+        assert b.grad is not None
+    assert saved.count("pr") == saved.count("p")
+
+
 @pytest.mark.parametrize("product", NATIVE_FORWARD)
 def test_without_gradients_the_native_op_runs_and_nothing_else(case, product, monkeypatch):
     ours, _, (x, w, b), options = case
     monkeypatch.setattr("prproduct.autograd.EagerProductFn.apply", None)
+    w.requires_grad_()
     for context in (torch.no_grad, torch.inference_mode):
         with context():
-            assert ours(x, w.requires_grad_(), b, product=product, **options).grad_fn is None
+            assert ours(x, w, b, product=product, **options).grad_fn is None
+    with torch.inference_mode(), torch.enable_grad():
+        assert ours(x, w, b, product=product, **options).is_inference()
+    assert ours(x, w.detach(), b, product=product, **options).grad_fn is None
 
 
 def test_r_works_in_inference_mode(case):
@@ -286,6 +331,21 @@ def test_r_works_in_inference_mode(case):
     with torch.inference_mode():
         got = ours(x, w, b, product="r", **options)
     torch.testing.assert_close(got.clone(), literal(x, w, b, product="r", **options))
+
+
+def test_the_meta_device_infers_shapes_with_gradients(case):
+    ours, _, tensors, options = case
+    x, w, b = (t.to("meta").requires_grad_() for t in tensors)
+    output = ours(x, w, b, **options)
+    output.sum().backward()
+    assert output.shape == ours(*tensors, **options).shape
+    assert w.grad.shape == w.shape
+
+
+def test_nested_tensors_are_refused_in_one_line():
+    nested = torch.nested.nested_tensor([torch.randn(2, 4), torch.randn(3, 4)], layout=torch.jagged)
+    with pytest.raises(TypeError, match=r"product pr takes no nested tensors: apply the layer to their \.values\(\)"):
+        functional.linear(nested, torch.randn(5, 4).requires_grad_())
 
 
 @pytest.mark.parametrize("product", ["pr", "r", "pr-w"])
@@ -298,6 +358,7 @@ def test_compiled_layers_equal_eager_ones(product, dynamic):
         pr.nn.ConvTranspose2d(6, 4, 2, stride=2, product=product),
         nn.Flatten(2),
         pr.nn.Linear(64, 5, product=product),
+        nn.ReLU(inplace=True),
     ).double()
     compiled = torch.compile(copy.deepcopy(net), fullgraph=True, dynamic=dynamic, backend="aot_eager")
     for batch in (4, 3):

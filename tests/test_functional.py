@@ -2,6 +2,7 @@
 
 import warnings
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -253,6 +254,9 @@ BAD_CALLS = [
     (F.conv2d, functional.conv2d, (torch.ones(1, 1, 2, 2), torch.ones(1, 1, 3, 3)), {}),
     (F.conv2d, functional.conv2d, (torch.ones(1, 1, 5, 5), torch.ones(1, 1, 3, 3)), {"stride": (1, 2, 3)}),
     (F.conv2d, functional.conv2d, (torch.ones(1, 1, 5, 5), torch.ones(1, 1, 3, 3)), {"stride": 0}),
+    (F.conv2d, functional.conv2d, (torch.ones(1, 1, 5, 5), torch.ones(1, 1, 3, 3)), {"stride": 1.5}),
+    (F.conv2d, functional.conv2d, (torch.ones(1, 1, 5, 5), torch.ones(1, 1, 3, 3)), {"stride": ()}),
+    (F.conv2d, functional.conv2d, (torch.ones(1, 1, 5, 5), torch.ones(1, 1, 3)), {"padding": "same"}),
     (F.conv2d, functional.conv2d, (torch.ones(1, 1, 5, 5), torch.ones(1, 1, 3, 3)), {"stride": 2, "padding": "same"}),
     (F.conv2d, functional.conv2d, (torch.ones(1, 1, 5, 5), torch.ones(1, 1, 3, 3)), {"padding": "wide"}),
     (F.conv2d, functional.conv2d, (torch.ones(1, 3, 5, 5), torch.ones(4, 3, 3, 3)), {"groups": 2}),
@@ -270,11 +274,12 @@ BAD_CALLS = [
 @pytest.mark.parametrize(("native", "ours", "tensors", "options"), BAD_CALLS)
 @pytest.mark.parametrize("product", ["pr", "r"])
 def test_bad_arguments_get_torchs_own_error(native, ours, tensors, options, product):
-    with pytest.raises((RuntimeError, ValueError)) as expected:
+    with pytest.raises((RuntimeError, ValueError, TypeError)) as expected:
         native(*tensors, **options)
     with pytest.raises(expected.type) as got:
         ours(*(t.requires_grad_() for t in tensors), product=product, **options)
-    assert str(got.value) == str(expected.value)
+    # How the arguments were passed, by name or by place, is part of torch's message for wrong types.
+    assert str(got.value).split(" - got ")[0] == str(expected.value).split(" - got ")[0]
 
 
 def test_integers_are_torchs_business_unless_the_product_has_its_own_forward():
@@ -289,6 +294,25 @@ def test_complex_tensors_have_no_angle_here():
     assert torch.equal(functional.linear(x, w, product="p"), F.linear(x, w))
     with pytest.raises(TypeError, match=r"product pr needs real floating-point tensors, got torch.complex64"):
         functional.linear(x, w)
+
+
+def test_lists_for_tensors_get_torchs_own_error():
+    with pytest.raises(TypeError, match="must be Tensor, not list"):
+        functional.linear([[1.0, 2.0]], torch.ones(1, 2))
+    with pytest.raises(TypeError, match=r"conv1d\(\) received an invalid combination of arguments - got \(list"):
+        functional.conv1d([[1.0, 2.0]], torch.ones(1, 1, 1))
+
+
+def test_numpy_integers_are_whole_numbers():
+    x, w = torch.randn(1, 2, 8, 8), torch.randn(3, 2, 3, 3).requires_grad_()
+    assert torch.equal(functional.conv2d(x, w, stride=np.int64(2)), F.conv2d(x, w, stride=2))
+
+
+def test_a_bias_with_more_axes_than_the_output_is_taken_as_torch_takes_it():
+    x, w, b = torch.randn(4).double(), torch.randn(5, 4).double(), torch.randn(1, 5).double()
+    got = gradients(functional.linear, x, w, b)
+    assert torch.equal(got[0], F.linear(x, w, b))
+    assert_close(got, gradients(lambda x, w, b: reference.linear(x, w) + b[0], x, w, b), 1e-12)
 
 
 def test_the_product_is_named_by_keyword_only():

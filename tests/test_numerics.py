@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prproduct import functional, reference
+from prproduct.kernels import pairs
 
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 OPS = {
@@ -49,18 +50,20 @@ def pairwise(x: torch.Tensor, w: torch.Tensor, product: str = "pr") -> tuple[tor
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("dim", [1, 2, 3, 8, 64, 512])
+@pytest.mark.parametrize("dim", [1, 2, 3, 8, 64, 512, 4096])
 def test_the_direction_gradient_never_outgrows_the_other_vector(dtype, dim):
     """‖direction part‖ ≤ ‖x‖(1 + small) at every angle: docs/numerics.md has the same sweep in numbers."""
     norms = (-2, 2) if dtype == torch.float16 else (-4, 4)
     x, w = nearly_parallel(2000 if dim < 100 else 200, dim, dtype, norms)
     finite = (x.isfinite() & w.isfinite()).all(1) & ((x.double() * w.double()).sum(1).abs() < 6e4)
     x, w = x[finite], w[finite]
-    of_x, of_w = pairwise(x, w)
-    for gradient, vector, other in ((of_w, w, x), (of_x, x, w)):
-        assert gradient.isfinite().all()
-        lengths = direction_part(gradient, vector).norm(dim=1) / other.double().norm(dim=1).clamp_min(1e-300)
-        assert lengths.max() < 1.2
+    few = slice(None, 100)
+    by_gemm = gradients(functional.linear, x[few], w[few], upstream=torch.eye(len(x[few])).to(dtype))[1:]
+    for (of_x, of_w), data, weights in ((pairwise(x, w), x, w), (by_gemm, x[few], w[few])):
+        for gradient, vector, other in ((of_w, weights, data), (of_x, data, weights)):
+            assert gradient.isfinite().all()
+            lengths = direction_part(gradient, vector).norm(dim=1) / other.double().norm(dim=1).clamp_min(1e-300)
+            assert lengths.max() < 1.2
 
 
 @pytest.mark.parametrize(
@@ -228,6 +231,62 @@ def test_data_vectors_drowned_by_the_bias_are_not_turned_by_noise(dtype):
         upstream[row, 2] = 1
         of_x = gradients(functional.linear, x, w, bias, upstream=upstream)[1][row]
         assert direction_part(of_x[None], x[row][None]).norm() < 1.2 * w[2].double().norm()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize("op", OPS)
+def test_one_bad_number_spoils_no_more_than_in_the_native_layer(op, bad, dtype):
+    """In the data, in the gradient of the output, and in a row whose gradient is masked."""
+    x, w, upstream = torch.randn(4, 5).to(dtype), torch.randn(3, 5).to(dtype), torch.randn(4, 3).to(dtype)
+    spoiled, masked = x.clone(), upstream.clone()
+    spoiled[1, 2], masked[2, 0] = bad, bad
+    for data, grad in ((spoiled, upstream), (x, masked)):
+        native = gradients(OPS[op], data, w, None, upstream=grad, product="p")
+        got = gradients(OPS[op], data, w, None, upstream=grad)
+        if data is spoiled:  # the gradient for the bad vector itself is the product's business
+            native[1][1], got[1][1] = 0, 0
+        for ours, torchs in zip(got[1:], native[1:], strict=True):
+            assert ours[torchs.isfinite()].isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_vectors_whose_squares_overflow_are_as_the_inner_product(dtype):
+    x, w = torch.randn(4, 5).to(dtype), torch.randn(3, 5).to(dtype)
+    x[1] *= 1e25
+    for op in OPS.values():
+        for gradient in gradients(op, x, w, None):
+            assert gradient.isfinite().all()
+
+
+def test_a_kernel_of_one_group_does_not_spoil_another_group():
+    x, w = torch.randn(2, 4, 5, 5), torch.randn(4, 2, 3, 3)
+    clean = gradients(functional.conv2d, x, w, groups=2)[1]
+    w[0, 0, 0, 0] = math.inf
+    assert_close([gradients(functional.conv2d, x, w, groups=2)[1][:, 2:]], [clean[:, 2:]], 1e-6)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_r_of_parallel_vectors_is_their_product(dtype):
+    """|sin θ| is the root of some eps of noise there, and counts as 0 where it cannot be told from it."""
+    x, w = (torch.rand(100, 1) + 0.5).to(dtype), (torch.rand(7, 1) + 0.5).to(dtype)
+    wide_eps = torch.finfo(torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype).eps
+    for dim, tolerance in ((1, 4 * torch.finfo(dtype).eps), (8, torch.finfo(dtype).eps + math.sqrt(8 * wide_eps))):
+        got = functional.linear(x.expand(100, dim), w.expand(7, dim), product="r")
+        torch.testing.assert_close(got.double(), dim * x.double() @ w.double().T, rtol=tolerance, atol=0)
+
+
+def test_tf32_raises_the_floor_on_cuda(monkeypatch):
+    """p then has 10 bits, whatever its dtype says. There is no GPU here: the rule itself is asked."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    assert pairs.floor_of_sin_square(torch.float32, "cuda", True) == 4 * 2**-10
+    assert pairs.floor_of_sin_square(torch.float32, "cuda", False) == 32 * torch.finfo(torch.float32).eps
+    assert pairs.floor_of_sin_square(torch.float32, "cpu", True) == 32 * torch.finfo(torch.float32).eps
+    assert pairs.floor_of_sin_square(torch.float64, "cuda", True) == 128 * torch.finfo(torch.float64).eps
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    assert pairs.floor_of_sin_square(torch.float32, "cuda", True) == 32 * torch.finfo(torch.float32).eps
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "high")
+    assert pairs.floor_of_sin_square(torch.float32, "cuda", False) == 4 * 2**-10
 
 
 @pytest.mark.parametrize("exponent", [-18, -12, 12, 18])

@@ -149,6 +149,19 @@ def test_unknown_products_are_refused_with_the_names_that_exist():
         pr.nn.Linear(2, 2, product=PR)
 
 
+@pytest.mark.parametrize("power", [-0.1, 1.5, math.nan, math.inf])
+def test_a_power_outside_p_and_pr_is_refused(power):
+    with pytest.raises(ValueError, match=r"must lie between 0 \(p\) and 1 \(pr\)"):
+        resolve(f"tempered:{power}")
+
+
+def test_a_product_without_a_name_goes_by_that_of_its_class():
+    class Nameless(PR):
+        pass
+
+    assert repr(pr.nn.Linear(2, 2, product=Nameless())).endswith("product=Nameless)")
+
+
 def test_only_r_has_a_forward_of_its_own():
     assert [name for name in PRODUCTS if not resolve(name).has_native_forward] == ["r"]
     assert not R.has_native_forward

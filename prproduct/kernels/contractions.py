@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -27,6 +27,8 @@ from prproduct.kernels.windows import Windows, gather, scatter
 
 class Contraction(Protocol):
     """What `autograd.py` asks of a layer's geometry. Biases, squares and norms broadcast against the pairs."""
+
+    is_convolution: ClassVar[bool]
 
     def native(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor: ...
     def native_grad_input(self, grad: Tensor, input: Tensor, weight: Tensor) -> Tensor: ...
@@ -53,6 +55,7 @@ class Contraction(Protocol):
 class Linear:
     """Every row of the input with every row of the weight. As in torch, either may be a single vector."""
 
+    is_convolution: ClassVar[bool] = False
     single_weight: bool = False
 
     def native(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -68,13 +71,13 @@ class Linear:
         return output + bias.expand(output.shape)
 
     def grad_bias(self, grad: Tensor, bias: Tensor) -> Tensor:
-        return grad.sum_to_size(bias.shape)
+        return grad.sum_to_size(bias.shape[-grad.dim() :]).view(bias.shape) if bias.dim() else grad.sum()
 
     def as_pairs(self, output: Tensor) -> Tensor:
         return _rows(output.unsqueeze(-1) if self.single_weight else output)
 
     def bias_of_pairs(self, bias: Tensor, output: Tensor) -> Tensor:
-        return bias if bias.dim() <= 1 else self.as_pairs(bias.expand(output.shape))
+        return bias if bias.dim() <= 1 else self.as_pairs(bias.view(bias.shape[-output.dim() :]).expand(output.shape))
 
     def weight_square(self, weight: Tensor, dtype: torch.dtype) -> Tensor:
         return torch.atleast_2d(weight).to(dtype).square().sum(-1)  # (out,)
@@ -96,7 +99,7 @@ class Linear:
 
 
 def _rows(t: Tensor) -> Tensor:
-    return torch.atleast_2d(t).flatten(end_dim=-2)
+    return t.reshape(t.shape[:-1].numel(), t.shape[-1])
 
 
 NATIVE_CONVOLUTIONS: dict[tuple[int, bool], Callable[..., Tensor]] = {
@@ -113,6 +116,7 @@ NATIVE_CONVOLUTIONS: dict[tuple[int, bool], Callable[..., Tensor]] = {
 class Convolution:
     """Every window of the input with every kernel of its group."""
 
+    is_convolution: ClassVar[bool] = True
     stride: tuple[int, ...]
     padding: tuple[int, ...]
     dilation: tuple[int, ...]
@@ -148,13 +152,15 @@ class Convolution:
         return grad.sum((0, *range(2, grad.dim())))
 
     def as_pairs(self, output: Tensor) -> Tensor:
-        return output.unflatten(1, (self.groups, -1))
+        batch, channels, *spatial = output.shape
+        return output.reshape(batch, self.groups, channels // self.groups, *spatial)
 
     def bias_of_pairs(self, bias: Tensor, output: Tensor) -> Tensor:
         return bias.view(self.groups, -1, *(1,) * len(self.stride))
 
     def weight_square(self, weight: Tensor, dtype: torch.dtype) -> Tensor:
-        square = self._kernels(weight).to(dtype).square().flatten(2).sum(-1)  # (groups, out/groups)
+        square = self._kernels(weight).to(dtype).square()
+        square = square.sum(tuple(range(2, square.dim())))  # (groups, out/groups)
         return square.view(*square.shape, *(1,) * len(self.stride))
 
     def input_square(self, input: Tensor, weight: Tensor, output: Tensor, dtype: torch.dtype) -> Tensor:
@@ -167,13 +173,15 @@ class Convolution:
         kernels = self._kernels(weight)  # (groups, out/groups, in/groups, *kernel)
         unit = kernels * weight_norms.inverse.unsqueeze(-1)
         along = unit * coefficient.view(*coefficient.shape, *(1,) * (unit.dim() - 2))
-        return (along.transpose(1, 2) if self.transposed else along).flatten(0, 1)
+        return (along.transpose(1, 2) if self.transposed else along).reshape(weight.shape)
 
     def along_input(
         self, radial: Tensor, input: Tensor, weight: Tensor, weight_norms: Norms, input_norms: Norms
     ) -> Tensor:
         # Windows overlap, so x is not divided by their norms beforehand: ‖w‖/‖x‖ could overflow, a share of ‖w‖ cannot.
-        largest = weight_norms.value.amax().clamp_min(torch.finfo(radial.dtype).tiny)
+        largest = weight_norms.value.amax(1, keepdim=True).clamp_min(
+            torch.finfo(radial.dtype).tiny
+        )  # (groups, 1, 1, …)
         per_window = (radial * (weight_norms.value / largest)).sum(2) * input_norms.inverse.squeeze(
             2
         )  # (batch, groups, *out)
@@ -181,11 +189,11 @@ class Convolution:
         coefficient = from_windows(per_window, input.shape[2:], self._windows(weight)).unsqueeze(
             2
         )  # (batch, groups, 1, *in)
-        return (self.as_pairs(input) * coefficient * largest).flatten(1, 2)
+        return (self.as_pairs(input) * coefficient * largest).reshape(input.shape)
 
     def _kernels(self, weight: Tensor) -> Tensor:
         """(groups, out/groups, in/groups, *kernel)"""
-        kernels = weight.unflatten(0, (self.groups, -1))
+        kernels = weight.reshape(self.groups, weight.shape[0] // self.groups, *weight.shape[1:])
         return kernels.transpose(1, 2) if self.transposed else kernels
 
     def _windows(self, weight: Tensor) -> Windows:

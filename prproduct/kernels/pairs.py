@@ -6,6 +6,7 @@ float32 for half types, whose squares would overflow and whose norms would lose 
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -16,13 +17,20 @@ from prproduct.products import Gains, Pair, Product
 # Up to sin² θ = multiple·eps, with the eps of the dtype in which p was stored, the angle is rounding noise and counts
 # as unresolved. Measured (docs/numerics.md): above it, `pr` has a direction gradient at most 1.2 times as long as x.
 _FLOOR_IN_EPS = {torch.float64: 128.0, torch.float32: 32.0, torch.bfloat16: 4.0, torch.float16: 4.0}
+_FLOOR_OF_TF32 = 4.0 * 2.0**-10  # as for half types: one rounding to 10 bits
 
 
-# A constant, or torch.compile(dynamic=True) makes a symbolic number of it and fails.
+# Constants, or torch.compile(dynamic=True) makes symbolic numbers of them and fails.
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def floor_of_sin_square(stored: torch.dtype) -> float:
-    """Up to which sin² θ an angle counts as unresolved, when p was stored in this dtype."""
+def floor_of_sin_square(stored: torch.dtype, device_type: str, convolution: bool) -> float:
+    """Up to which sin² θ an angle counts as unresolved, by how exactly p was computed and stored."""
+    if device_type == "cuda" and stored == torch.float32 and _allows_tf32(convolution):
+        return _FLOOR_OF_TF32
     return _FLOOR_IN_EPS[stored] * torch.finfo(stored).eps
+
+
+def _allows_tf32(convolution: bool) -> bool:
+    return torch.backends.cudnn.allow_tf32 if convolution else torch.get_float32_matmul_precision() != "highest"
 
 
 def working_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -31,7 +39,7 @@ def working_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 class Norms(NamedTuple):
-    """The lengths of some vectors and their inverses, both 0 for a zero vector."""
+    """The lengths of some vectors and their inverses, both 0 for a zero vector and for one whose square overflows."""
 
     value: Tensor
     inverse: Tensor
@@ -39,26 +47,30 @@ class Norms(NamedTuple):
     @classmethod
     def of(cls, square: Tensor) -> Norms:
         """The norms whose squares these are, with finite derivatives also at 0."""
-        positive = square > 0
+        positive = (square > 0) & (square < math.inf)
         norm = torch.where(positive, square, 1.0).sqrt()
         return cls(torch.where(positive, norm, 0.0), torch.where(positive, norm.reciprocal(), 0.0))
 
 
-def measure(p: Tensor, weight: Norms, input: Norms, stored: torch.dtype, offset: Tensor | None = None) -> Pair:
+def measure(
+    p: Tensor, weight: Norms, input: Norms, stored: torch.dtype, convolution: bool, offset: Tensor | None = None
+) -> Pair:
     """The angle of each pair.
 
     `stored` is the dtype p was rounded to. `offset` is the bias that was added to p before that rounding and taken off
     again after it: p then carries the rounding of the larger number, and the floor rises with it.
     """
     # Dividing by one norm after the other keeps norms of 1e±19 finite in float32, where their product is not.
-    cos = (p * input.inverse * weight.inverse).clamp(-1.0, 1.0)
+    # A NaN among the data has no angle; as `p`, it spoils no more of the gradient than it does in the native layer.
+    cos = (p * input.inverse * weight.inverse).nan_to_num(nan=0.0).clamp(-1.0, 1.0)
     sin_square = (1.0 - cos) * (1.0 + cos)
     # p was rounded together with the bias, and in steps that shrink no further below the smallest normal number.
     tiny = torch.finfo(stored).smallest_normal
     rounded = (tiny if offset is None else abs(offset) + tiny) * weight.inverse  # one number a weight vector
-    floor = floor_of_sin_square(stored) * (1.0 + rounded * input.inverse)
-    # The clamp is far below the floor: it only keeps the derivative of the root finite at exactly parallel vectors.
-    sin = sin_square.clamp_min(torch.finfo(cos.dtype).eps ** 2).sqrt()
+    floor = floor_of_sin_square(stored, p.device.type, convolution) * (1.0 + rounded * input.inverse)
+    # At exactly parallel vectors sin² is some eps of noise, or 0, where the root has no derivative: eps stands for 0.
+    eps = torch.finfo(cos.dtype).eps
+    sin = torch.where(sin_square > 4.0 * eps, sin_square, eps**2).sqrt()
     inverse_sin = torch.where(sin_square > floor, sin.reciprocal(), 1.0)
     return Pair(cos, sin, inverse_sin, weight.value, input.value)
 
@@ -98,7 +110,9 @@ def overflow_scale(turned: Tensor, grad: Tensor) -> Tensor:
     if grad.numel() == 0:
         return turned.new_ones(())
     harmless = abs(grad).amax().to(turned.dtype).clamp_min(2.0**-8)
-    return (abs(turned).amax() / harmless).clamp(1.0, 2.0**16).log2().ceil().exp2()
+    growth = abs(turned).amax() / harmless
+    growth = torch.where(growth.isfinite(), growth, 1.0)  # one Inf in the gradient must not spoil the rest
+    return growth.clamp(1.0, 2.0**16).log2().ceil().exp2()
 
 
 def _times(t: Tensor, factor: Tensor | float) -> Tensor | None:

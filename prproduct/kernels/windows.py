@@ -45,7 +45,9 @@ def scatter(t: Tensor, size: Sequence[int], windows: Windows) -> Tensor:
         stuffed = _stuff(t.movedim(FIRST_SPATIAL + axis, -1), stride)
         extent = stuffed.shape[-1] + reach
         spread = _sum_slices(_pad(stuffed, reach, reach), kernel, 1, dilation, extent)
-        t = _pad(spread, -padding, padding + length - extent).movedim(-1, FIRST_SPATIAL + axis)
+        after = padding + length - extent
+        # Widen before cutting: what is cut off in front may be longer than all that is there.
+        t = _pad(_pad(spread, 0, max(after, 0)), -padding, min(after, 0)).movedim(-1, FIRST_SPATIAL + axis)
     return t
 
 
@@ -61,7 +63,8 @@ def _stuff(t: Tensor, stride: int) -> Tensor:
     """t with stride − 1 zeros between its elements along the last axis."""
     if stride == 1:
         return t
-    return F.pad(t.unsqueeze(-1), (0, stride - 1)).flatten(-2)[..., : 1 - stride]
+    stuffed = F.pad(t.unsqueeze(-1), (0, stride - 1))
+    return stuffed.reshape(*t.shape[:-1], t.shape[-1] * stride)[..., : 1 - stride]
 
 
 def _pad(t: Tensor, before: int, after: int) -> Tensor:

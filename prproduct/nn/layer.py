@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -15,21 +15,28 @@ class ProductLayer(nn.Module):
     """Mixed in before a torch layer: `class Linear(ProductLayer, torch.nn.Linear)`."""
 
     product: Product
+    __signature__: ClassVar[inspect.Signature]
 
     def __init__(self, *args: Any, product: str | Product = "pr", **kwargs: Any) -> None:
-        self.product = resolve(product)
+        product = resolve(product)
         super().__init__(*args, **kwargs)
+        self.product = product
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Lets `help` and editors show torch's own arguments, which the subclass takes unchanged."""
         super().__init_subclass__(**kwargs)
+        if not cls.__module__.startswith(__package__):  # a user's, or one that torch.nn.utils.parametrize makes
+            if "__init__" in vars(cls):
+                own = inspect.signature(cls.__init__)
+                cls.__signature__ = own.replace(parameters=list(own.parameters.values())[1:])
+            return
         torch_layer = next(base for base in cls.__mro__ if base.__module__.startswith("torch.nn"))
         signature = inspect.signature(torch_layer)
         product = inspect.Parameter("product", inspect.Parameter.KEYWORD_ONLY, default="pr", annotation="str | Product")
         parameters = list(signature.parameters.values())
         open_ended = parameters and parameters[-1].kind is inspect.Parameter.VAR_KEYWORD
         parameters.insert(len(parameters) - bool(open_ended), product)
-        cls.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        cls.__signature__ = signature.replace(parameters=parameters)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, product={self.product}"

@@ -203,6 +203,26 @@ def test_lazy_layers_become_the_ordinary_ones(name):
     assert not torch.allclose(lazy.weight.grad, plain)  # the very first call has the product's gradient already
 
 
+@pytest.mark.parametrize(
+    "parametrization", [nn.utils.parametrizations.weight_norm, nn.utils.parametrizations.spectral_norm]
+)
+def test_parametrizations_of_torch_work(parametrization):
+    for layer, x in ((pr.nn.Linear(4, 5), torch.randn(3, 4)), (pr.nn.Conv2d(2, 3, 3), torch.randn(1, 2, 5, 5))):
+        layer = parametrization(layer)
+        layer(x).square().sum().backward()
+        assert all(p.grad is not None and p.grad.isfinite().all() for p in layer.parameters())
+        assert "product=pr" in repr(layer)
+
+
+def test_a_users_subclass_shows_its_own_arguments():
+    class Square(pr.nn.Linear):
+        def __init__(self, size):
+            super().__init__(size, size)
+
+    assert list(inspect.signature(Square).parameters) == ["size"]
+    assert Square(3)(torch.randn(2, 3)).shape == (2, 3)
+
+
 def test_transposed_convolutions_take_an_output_size():
     native, ours = nn.ConvTranspose2d(2, 3, 3, stride=2), pr.nn.ConvTranspose2d(2, 3, 3, stride=2)
     ours.load_state_dict(native.state_dict())
