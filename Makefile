@@ -1,6 +1,6 @@
 # Everything happens in a local .venv, made on first use and again when the dependencies change.
 PYTHON ?= python3.11
-PIP = .venv/bin/pip --quiet --disable-pip-version-check install --constraint constraints.txt
+PIP = .venv/bin/pip --quiet --quiet --disable-pip-version-check install --constraint constraints.txt
 
 .PHONY: help demo test check figures numerics clean
 

@@ -236,3 +236,7 @@ def _refuse(native: Callable[..., Tensor], *arguments: Any) -> NoReturn:
     """The error of torch's op for these arguments."""
     native(*arguments)
     raise TypeError(f"prproduct cannot take arguments like these for {native.__name__}, though torch can")
+
+
+for _name in __all__:  # torch.fx records these as calls, and does not trace into them
+    torch.fx.wrap(_name)

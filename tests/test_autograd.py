@@ -393,3 +393,13 @@ def test_inductor_trains_a_layer():
     for model in (layer, compiled):
         model(x).square().sum().backward()
     assert_close([p.grad for p in compiled.parameters()], [p.grad for p in layer.parameters()], 1e-5)
+
+
+def test_fx_traces_layers_as_single_calls():
+    net = nn.Sequential(pr.nn.Conv2d(3, 4, 3, padding="same"), nn.ReLU(), nn.Flatten(), pr.nn.Linear(64, 5)).double()
+    traced = torch.fx.symbolic_trace(net)
+    calls = [node.target for node in traced.graph.nodes if node.target in (functional.conv2d, functional.linear)]
+    assert calls == [functional.conv2d, functional.linear]
+    x = torch.randn(2, 3, 4, 4).double()
+    gradients_of = [torch.autograd.grad(model(x).square().sum(), list(model.parameters())) for model in (traced, net)]
+    assert_close(*map(list, gradients_of), 0)
