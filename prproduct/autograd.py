@@ -28,15 +28,16 @@ from torch.autograd import forward_ad
 
 from prproduct.kernels.contractions import Contraction
 from prproduct.kernels.pairs import (
+    Coefficients,
     Norms,
-    apply_gains,
     forward_factor,
     measure,
     overflow_scale,
+    times,
     weight_and_input_gains,
     working_dtype,
 )
-from prproduct.products import Gains, P, Product, resolve
+from prproduct.products import P, Product, resolve
 
 _NO_JVP = "prproduct changes gradients, and has no forward-mode AD (jvp, jacfwd): use backward, vjp or jacrev"
 _NO_COMPILED_TRANSFORMS = (
@@ -150,9 +151,8 @@ class GradientRule:
     weight: Tensor
     weight_norms: Norms
     input_norms: Norms
-    cos: Tensor
-    weight_gains: Gains
-    input_gains: Gains
+    for_weight: Coefficients
+    for_input: Coefficients
 
     @classmethod
     def at(
@@ -166,7 +166,9 @@ class GradientRule:
         grad: Tensor,
     ) -> GradientRule:
         """The rule where input and weight are; p is read off the output, or computed again if there is none."""
-        norms = _norms(contraction, input, weight, grad)
+        dtype = working_dtype(grad.dtype)
+        weight_norms = Norms.of(contraction.weight_square(weight, dtype))
+        norms = weight_norms, Norms.of(contraction.input_square(input, weight, grad, dtype))
         stored, offset = grad.dtype, None
         if not product.has_native_forward:
             p = _wide_product(contraction, input, weight)
@@ -177,34 +179,28 @@ class GradientRule:
                 if _drowns(offset, *norms):
                     output = offset = None
             p = contraction.native(input, weight, None) if output is None else output
-        p = _pairs(contraction, p)
-        p = p if offset is None else p - offset
-        pair = measure(p, *norms, stored, contraction.is_convolution, offset)
-        return cls(contraction, input, weight, *norms, pair.cos, *weight_and_input_gains(product, pair))
+        pair = measure(_pairs(contraction, p), *norms, stored, contraction.is_convolution, offset)
+        weight_gains, input_gains = weight_and_input_gains(product, pair)
+        for_weight = for_input = Coefficients.of(weight_gains, pair.cos)
+        if input_gains is not weight_gains:
+            for_input = Coefficients.of(input_gains, pair.cos)
+        return cls(contraction, input, weight, *norms, for_weight, for_input)
 
     def rows(self, rows: slice) -> GradientRule:
         """The rule for some rows of the input of a linear contraction."""
-
-        def some(gains: Gains) -> Gains:
-            return Gains(*(gain[rows] if isinstance(gain, Tensor) and gain.dim() else gain for gain in gains))
-
-        weight_gains = some(self.weight_gains)
-        return replace(
-            self,
-            input=self.input[rows],
-            input_norms=Norms(*(norm[rows] for norm in self.input_norms)),
-            cos=self.cos[rows],
-            weight_gains=weight_gains,
-            input_gains=weight_gains if self.input_gains is self.weight_gains else some(self.input_gains),
-        )
+        norms = Norms(*(norm[rows] for norm in self.input_norms))
+        for_weight = for_input = self.for_weight.rows(rows)
+        if self.for_input is not self.for_weight:
+            for_input = self.for_input.rows(rows)
+        return replace(self, input=self.input[rows], input_norms=norms, for_weight=for_weight, for_input=for_input)
 
     def split(self, grad: Tensor) -> tuple[Parts, Parts]:
         """D∘g and (L − D)·cos θ∘g, for dW and for dX."""
         pairs = _pairs(self.contraction, grad)
-        weight_parts = apply_gains(pairs, self.weight_gains, self.cos)
-        if self.input_gains is self.weight_gains:
+        weight_parts = times(pairs, self.for_weight.turn), times(pairs, self.for_weight.radial)
+        if self.for_input is self.for_weight:
             return weight_parts, weight_parts
-        return weight_parts, apply_gains(pairs, self.input_gains, self.cos)
+        return weight_parts, (times(pairs, self.for_input.turn), times(pairs, self.for_input.radial))
 
     def weight_gradient(self, parts: Parts, grad: Tensor) -> Tensor:
         """dW of the module's docstring."""
@@ -233,18 +229,12 @@ def _pairs(contraction: Contraction, output: Tensor) -> Tensor:
     return contraction.as_pairs(output).to(working_dtype(output.dtype))
 
 
-def _norms(contraction: Contraction, input: Tensor, weight: Tensor, output: Tensor) -> tuple[Norms, Norms]:
-    """‖w‖ of the weight vectors and ‖x‖ of the data vectors."""
-    dtype = working_dtype(output.dtype)
-    weight_square = contraction.weight_square(weight, dtype)
-    return Norms.of(weight_square), Norms.of(contraction.input_square(input, weight, output, dtype))
-
-
 def _value(contraction: Contraction, input: Tensor, weight: Tensor, bias: Tensor | None, product: Product) -> Tensor:
     """The forward of a product that has its own."""
     p = _wide_product(contraction, input, weight)
-    norms = _norms(contraction, input, weight, p)
-    pair = measure(contraction.as_pairs(p), *norms, p.dtype, contraction.is_convolution)
+    weight_norms = Norms.of(contraction.weight_square(weight, p.dtype))
+    input_norms = Norms.of(contraction.input_square(input, weight, p, p.dtype))
+    pair = measure(contraction.as_pairs(p), weight_norms, input_norms, p.dtype, contraction.is_convolution)
     output = (contraction.as_pairs(p) * forward_factor(product, pair)).reshape(p.shape).to(input.dtype)
     return output if bias is None else contraction.add_bias(output, bias)
 

@@ -46,6 +46,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
+import torch
 from torch import Tensor
 
 __all__ = [
@@ -64,7 +65,8 @@ __all__ = [
 ]
 
 
-class Pair(NamedTuple):
+@dataclass(frozen=True)
+class Pair:
     """What a rule may know of a (weight vector, data vector) pair; one tensor element a pair.
 
     `cos`, `sin` (= |sin θ|) and `inverse_sin` have the shape of the layer's output, with groups split off;
@@ -72,10 +74,16 @@ class Pair(NamedTuple):
     """
 
     cos: Tensor
-    sin: Tensor
     inverse_sin: Tensor
     weight_norm: Tensor
     input_norm: Tensor
+
+    @property
+    def sin(self) -> Tensor:
+        """|sin θ|, down to exactly parallel vectors, where its square is some eps of noise and eps stands for 0."""
+        square = (1.0 - self.cos) * (1.0 + self.cos)
+        eps = torch.finfo(square.dtype).eps
+        return torch.where(square > 4.0 * eps, square, eps**2).sqrt()
 
 
 class Gains(NamedTuple):

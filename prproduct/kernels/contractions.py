@@ -86,14 +86,14 @@ class Linear:
         return _rows(input).to(dtype).square().sum(-1, keepdim=True)  # (rows, 1)
 
     def along_weight(self, radial: Tensor, weight: Tensor, weight_norms: Norms, input_norms: Norms) -> Tensor:
-        coefficient = radial.mT @ input_norms.value  # (out, rows) @ (rows, 1)
+        coefficient = (radial * input_norms.value).sum(0)  # (out,)
         unit = torch.atleast_2d(weight) * weight_norms.inverse[:, None]  # (out, in)
-        return (unit * coefficient).view(weight.shape)
+        return (unit * coefficient[:, None]).view(weight.shape)
 
     def along_input(
         self, radial: Tensor, input: Tensor, weight: Tensor, weight_norms: Norms, input_norms: Norms
     ) -> Tensor:
-        coefficient = radial @ weight_norms.value[:, None]  # (rows, out) @ (out, 1)
+        coefficient = (radial * weight_norms.value).sum(-1, keepdim=True)  # (rows, 1)
         unit = _rows(input) * input_norms.inverse  # (rows, in)
         return (unit * coefficient).view(input.shape)
 

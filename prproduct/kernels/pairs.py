@@ -53,26 +53,24 @@ class Norms(NamedTuple):
 
 
 def measure(
-    p: Tensor, weight: Norms, input: Norms, stored: torch.dtype, convolution: bool, offset: Tensor | None = None
+    output: Tensor, weight: Norms, input: Norms, stored: torch.dtype, convolution: bool, offset: Tensor | None = None
 ) -> Pair:
-    """The angle of each pair.
+    """The angle of each pair, from p, which is the output less its offset, and the norms.
 
-    `stored` is the dtype p was rounded to. `offset` is the bias that was added to p before that rounding and taken off
-    again after it: p then carries the rounding of the larger number, and the floor rises with it.
+    `stored` is the dtype the output was rounded to. `offset` is the bias that was added to p before that rounding: p
+    carries the rounding of the larger number, and the floor rises with it.
     """
+    # p was rounded together with the bias, and in steps that shrink no further below the smallest normal number.
+    tiny = torch.finfo(stored).smallest_normal
+    rounded = (tiny if offset is None else abs(offset) + tiny) * weight.inverse  # one number a weight vector
+    floor = floor_of_sin_square(stored, output.device.type, convolution)
+    p = output if offset is None else output - offset
     # Dividing by one norm after the other keeps norms of 1e±19 finite in float32, where their product is not.
     # A NaN among the data has no angle; as `p`, it spoils no more of the gradient than it does in the native layer.
     cos = (p * input.inverse * weight.inverse).nan_to_num(nan=0.0).clamp(-1.0, 1.0)
     sin_square = (1.0 - cos) * (1.0 + cos)
-    # p was rounded together with the bias, and in steps that shrink no further below the smallest normal number.
-    tiny = torch.finfo(stored).smallest_normal
-    rounded = (tiny if offset is None else abs(offset) + tiny) * weight.inverse  # one number a weight vector
-    floor = floor_of_sin_square(stored, p.device.type, convolution) * (1.0 + rounded * input.inverse)
-    # At exactly parallel vectors sin² is some eps of noise, or 0, where the root has no derivative: eps stands for 0.
-    eps = torch.finfo(cos.dtype).eps
-    sin = torch.where(sin_square > 4.0 * eps, sin_square, eps**2).sqrt()
-    inverse_sin = torch.where(sin_square > floor, sin.reciprocal(), 1.0)
-    return Pair(cos, sin, inverse_sin, weight.value, input.value)
+    resolved = sin_square > floor * (1.0 + rounded * input.inverse)
+    return Pair(cos, torch.where(resolved, sin_square, 1.0).rsqrt(), weight.value, input.value)
 
 
 def weight_and_input_gains(product: Product, pair: Pair) -> tuple[Gains, Gains]:
@@ -91,15 +89,23 @@ def forward_factor(product: Product, pair: Pair) -> Tensor | float:
     return factor
 
 
-def apply_gains(grad: Tensor, gains: Gains, cos: Tensor) -> tuple[Tensor | None, Tensor | None]:
-    """The gradient for the native backward, D∘grad, and for the correction along the vector itself, (L − D)∘cos θ∘grad.
+class Coefficients(NamedTuple):
+    """What a gradient of the output is multiplied by: D for the native backward, (L − D)·cos θ for the correction."""
 
-    None stands for zero, so that gains given as plain numbers cost nothing.
-    """
-    length, direction = gains
-    native = _times(grad, direction)
-    radial = _times(grad, length - direction)
-    return native, None if radial is None else radial * cos
+    turn: Tensor | float
+    radial: Tensor | float
+
+    @classmethod
+    def of(cls, gains: Gains, cos: Tensor) -> Coefficients:
+        """From a product's gains; a number that is 0 or 1 stays one, and then costs nothing."""
+        if isinstance(gains.direction, Tensor) and not isinstance(gains.length, Tensor):
+            return cls(gains.direction, torch.addcmul(gains.length * cos, gains.direction, cos, value=-1.0))
+        excess = gains.length - gains.direction
+        return cls(gains.direction, excess * cos if isinstance(excess, Tensor) or excess else 0.0)
+
+    def rows(self, rows: slice) -> Coefficients:
+        """Those of some of the pairs."""
+        return Coefficients(*(c[rows] if isinstance(c, Tensor) and c.dim() else c for c in self))
 
 
 def overflow_scale(turned: Tensor, grad: Tensor) -> Tensor:
@@ -115,7 +121,8 @@ def overflow_scale(turned: Tensor, grad: Tensor) -> Tensor:
     return growth.clamp(1.0, 2.0**16).log2().ceil().exp2()
 
 
-def _times(t: Tensor, factor: Tensor | float) -> Tensor | None:
+def times(t: Tensor, factor: Tensor | float) -> Tensor | None:
+    """t∘factor; None stands for zero, and t itself for t∘1."""
     if isinstance(factor, Tensor):
         return t * factor
     if factor == 0.0:
