@@ -15,7 +15,7 @@ from torch import Tensor
 from prproduct.products import Gains, Pair, Product
 
 # Up to sin² θ = multiple·eps, with the eps of the dtype in which p was stored, the angle is rounding noise and counts
-# as unresolved. Measured (docs/numerics.md): above it, `pr` has a direction gradient at most 1.2 times as long as x.
+# as unresolved. In the sweep of docs/numerics.md no direction gradient of `pr` was then longer than 1.2 times x.
 _FLOOR_IN_EPS = {torch.float64: 128.0, torch.float32: 32.0, torch.bfloat16: 4.0, torch.float16: 4.0}
 _FLOOR_OF_TF32 = 4.0 * 2.0**-10  # as for half types: one rounding to 10 bits
 

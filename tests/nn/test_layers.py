@@ -143,13 +143,10 @@ def test_unbatched_and_empty_batches(twins):
 
 def test_channels_last_stays_channels_last(twins):
     native, ours, x = twins
-    if x.dim() != 4:
-        x = torch.randn(2, 4, 8, 8)
-        native, ours = nn.Conv2d(4, 6, 3), pr.nn.Conv2d(4, 6, 3)
-        ours.load_state_dict(native.state_dict())
+    memory_format = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim(), torch.contiguous_format)
     reference = copy.deepcopy(ours)
-    native, ours = (layer.to(memory_format=torch.channels_last) for layer in (native, ours))
-    x = x.to(memory_format=torch.channels_last)
+    native, ours = (layer.to(memory_format=memory_format) for layer in (native, ours))
+    x = x.to(memory_format=memory_format)
     output = call(ours, x)
     assert torch.equal(output, call(native, x))
     assert output.stride() == call(native, x).stride()
