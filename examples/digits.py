@@ -105,6 +105,9 @@ def main() -> None:
 
     console = Console()
     table = Table(title=f"Digits, 64-64-64-10, {options.epochs} epochs, {options.seeds} seed(s) a product")
+    table.caption = (
+        "± is the standard deviation over seeds: smaller differences say nothing. One learning rate for all."
+    )
     table.add_column("product", no_wrap=True)
     table.add_column("test error %", justify="right", no_wrap=True)
     table.add_column("mean |sin θ|", justify="right", no_wrap=True)
