@@ -27,16 +27,8 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from prproduct.kernels.contractions import Contraction
-from prproduct.kernels.pairs import (
-    Coefficients,
-    Norms,
-    forward_factor,
-    measure,
-    overflow_scale,
-    times,
-    weight_and_input_gains,
-    working_dtype,
-)
+from prproduct.kernels.pairs import Norms, Pairs, forward_factor, measure, overflow_scale, working_dtype
+from prproduct.kernels.splitting import Half, split
 from prproduct.products import P, Product, resolve
 
 _NO_JVP = "prproduct changes gradients, and has no forward-mode AD (jvp, jacfwd): use backward, vjp or jacrev"
@@ -125,9 +117,9 @@ class ProductFn(torch.autograd.Function):
             grad_bias = ctx.contraction.grad_bias(grad, bias) if wants_bias else None
             if wants_input or wants_weight:
                 rule = GradientRule.at(ctx.contraction, ctx.product, input, weight, bias, output, grad)
-                weight_parts, input_parts = rule.split(grad)
-                grad_weight = rule.weight_gradient(weight_parts, grad) if wants_weight else None
-                grad_input = rule.input_gradient(input_parts, grad) if wants_input else None
+                for_weight, for_input = rule.split(grad)
+                grad_weight = rule.weight_gradient(for_weight, grad) if wants_weight else None
+                grad_input = rule.input_gradient(for_input, grad) if wants_input else None
         return grad_input, grad_weight, grad_bias, None, None, None
 
 
@@ -139,20 +131,15 @@ class EagerProductFn(ProductFn):
         raise RuntimeError(_NO_JVP)
 
 
-Parts = tuple[Tensor | None, Tensor | None]
-
-
 @dataclass(frozen=True)
 class GradientRule:
     """A product's gradients at one input and one weight: what maps a gradient of the output to dX and dW."""
 
     contraction: Contraction
+    product: Product
     input: Tensor
     weight: Tensor
-    weight_norms: Norms
-    input_norms: Norms
-    for_weight: Coefficients
-    for_input: Coefficients
+    pairs: Pairs
 
     @classmethod
     def at(
@@ -175,54 +162,44 @@ class GradientRule:
             stored = p.dtype
         else:
             if bias is not None and output is not None:
-                offset = contraction.bias_of_pairs(bias, output).to(norms[0].value.dtype)
+                offset = contraction.bias_of_pairs(bias, output).to(dtype)
                 if _drowns(offset, *norms):
                     output = offset = None
             p = contraction.native(input, weight, None) if output is None else output
-        pair = measure(_pairs(contraction, p), *norms, stored, contraction.is_convolution, offset)
-        weight_gains, input_gains = weight_and_input_gains(product, pair)
-        for_weight = for_input = Coefficients.of(weight_gains, pair.cos)
-        if input_gains is not weight_gains:
-            for_input = Coefficients.of(input_gains, pair.cos)
-        return cls(contraction, input, weight, *norms, for_weight, for_input)
+        pairs = Pairs(_pairs(contraction, p), *norms, stored, contraction.is_convolution, offset)
+        return cls(contraction, product, input, weight, pairs)
 
     def rows(self, rows: slice) -> GradientRule:
         """The rule for some rows of the input of a linear contraction."""
-        norms = Norms(*(norm[rows] for norm in self.input_norms))
-        for_weight = for_input = self.for_weight.rows(rows)
-        if self.for_input is not self.for_weight:
-            for_input = self.for_input.rows(rows)
-        return replace(self, input=self.input[rows], input_norms=norms, for_weight=for_weight, for_input=for_input)
+        return replace(self, input=self.input[rows], pairs=self.pairs.rows(rows))
 
-    def split(self, grad: Tensor) -> tuple[Parts, Parts]:
-        """D∘g and (L − D)·cos θ∘g, for dW and for dX."""
-        pairs = _pairs(self.contraction, grad)
-        weight_parts = times(pairs, self.for_weight.turn), times(pairs, self.for_weight.radial)
-        if self.for_input is self.for_weight:
-            return weight_parts, weight_parts
-        return weight_parts, (times(pairs, self.for_input.turn), times(pairs, self.for_input.radial))
+    def split(self, grad: Tensor, turned: Tensor | None = None) -> tuple[Half, Half]:
+        """D∘g and the sums of (L − D)·cos θ∘g, for dW and for dX; `turned` is memory that may be used for D∘g."""
+        weight_length = self.contraction.weight_length(self.pairs.weight)
+        return split(self.product, self.pairs, weight_length, _pairs(self.contraction, grad), turned)
 
-    def weight_gradient(self, parts: Parts, grad: Tensor) -> Tensor:
+    def weight_gradient(self, half: Half, grad: Tensor) -> Tensor:
         """dW of the module's docstring."""
 
         def native(turned: Tensor) -> Tensor:
             return self.contraction.native_grad_weight(turned, self.input, self.weight)
 
-        def along(radial: Tensor) -> Tensor:
-            return self.contraction.along_weight(radial, self.weight, self.weight_norms, self.input_norms)
+        result = _native_part(half.turned, grad, self.weight, native)
+        if half.sums is not None:
+            result = self.contraction.add_along_weight(result, half.sums, self.weight, self.pairs.weight)
+        return result.to(self.weight.dtype)
 
-        return _recombine(parts, grad, self.weight, native, along)
-
-    def input_gradient(self, parts: Parts, grad: Tensor) -> Tensor:
+    def input_gradient(self, half: Half, grad: Tensor) -> Tensor:
         """dX of the module's docstring."""
 
         def native(turned: Tensor) -> Tensor:
             return self.contraction.native_grad_input(turned, self.input, self.weight)
 
-        def along(radial: Tensor) -> Tensor:
-            return self.contraction.along_input(radial, self.input, self.weight, self.weight_norms, self.input_norms)
-
-        return _recombine(parts, grad, self.input, native, along)
+        result = _native_part(half.turned, grad, self.input, native)
+        if half.sums is not None:
+            norms = self.pairs.input, self.pairs.weight
+            result = self.contraction.add_along_input(result, half.sums, self.input, self.weight, *norms)
+        return result.to(self.input.dtype)
 
 
 def _pairs(contraction: Contraction, output: Tensor) -> Tensor:
@@ -234,8 +211,8 @@ def _value(contraction: Contraction, input: Tensor, weight: Tensor, bias: Tensor
     p = _wide_product(contraction, input, weight)
     weight_norms = Norms.of(contraction.weight_square(weight, p.dtype))
     input_norms = Norms.of(contraction.input_square(input, weight, p, p.dtype))
-    pair = measure(contraction.as_pairs(p), weight_norms, input_norms, p.dtype, contraction.is_convolution)
-    output = (contraction.as_pairs(p) * forward_factor(product, pair)).reshape(p.shape).to(input.dtype)
+    pairs = Pairs(contraction.as_pairs(p), weight_norms, input_norms, p.dtype, contraction.is_convolution)
+    output = (pairs.output * forward_factor(product, measure(pairs))).reshape(p.shape).to(input.dtype)
     return output if bias is None else contraction.add_bias(output, bias)
 
 
@@ -256,25 +233,15 @@ def _drowns(offset: Tensor, weight_norms: Norms, input_norms: Norms) -> bool:
     return bool(abs(offset).mean() > 2.0 * weight_norms.value.mean() * input_norms.value.mean())
 
 
-def _recombine(
-    parts: Parts,
-    grad: Tensor,
-    like: Tensor,
-    native: Callable[[Tensor], Tensor],
-    along: Callable[[Tensor], Tensor],
-) -> Tensor:
-    """The native backward of D∘g plus the correction; either may be absent."""
-    turned, radial = parts
-    correction = None if radial is None else along(radial)
+def _native_part(turned: Tensor | None, grad: Tensor, like: Tensor, native: Callable[[Tensor], Tensor]) -> Tensor:
+    """The native backward of D∘g."""
     if turned is None:
-        return torch.zeros_like(like) if correction is None else correction.to(like.dtype)
+        return torch.zeros_like(like)
     if grad.dtype == torch.float16:
         # Near-parallel vectors make D∘g large before the correction takes most of it back: no overflow in between.
         scale = overflow_scale(turned, grad)
-        result = native((turned / scale).reshape(grad.shape).to(grad.dtype)).to(turned.dtype) * scale
-    else:
-        result = native(turned.reshape(grad.shape).to(grad.dtype))
-    return (result if correction is None else result + correction).to(like.dtype)
+        return native((turned / scale).reshape(grad.shape).to(grad.dtype)).to(turned.dtype) * scale
+    return native(turned.reshape(grad.shape).to(grad.dtype))
 
 
 def without_autocast(device_type: str) -> AbstractContextManager[Any]:

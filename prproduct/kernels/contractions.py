@@ -21,6 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from prproduct.kernels import compiled
 from prproduct.kernels.pairs import Norms
 from prproduct.kernels.windows import Windows, gather, scatter
 
@@ -42,13 +43,16 @@ class Contraction(Protocol):
     def weight_square(self, weight: Tensor, dtype: torch.dtype) -> Tensor: ...
     def input_square(self, input: Tensor, weight: Tensor, output: Tensor, dtype: torch.dtype) -> Tensor: ...
 
-    def along_weight(self, radial: Tensor, weight: Tensor, weight_norms: Norms, input_norms: Norms) -> Tensor:
-        """Σ_x radial·‖x‖ · w/‖w‖, shaped like the weight."""
+    def weight_length(self, weight_norms: Norms) -> Tensor:
+        """What the sums for `add_along_input` take for ‖w‖."""
 
-    def along_input(
-        self, radial: Tensor, input: Tensor, weight: Tensor, weight_norms: Norms, input_norms: Norms
+    def add_along_weight(self, grad: Tensor, sums: Tensor, weight: Tensor, norms: Norms) -> Tensor:
+        """grad + sums·w/‖w‖; grad may be overwritten."""
+
+    def add_along_input(
+        self, grad: Tensor, sums: Tensor, input: Tensor, weight: Tensor, norms: Norms, weight_norms: Norms
     ) -> Tensor:
-        """Σ_w radial·‖w‖ · x/‖x‖, shaped like the input."""
+        """grad + sums·x/‖x‖, for a convolution over all windows of which x is part; grad may be overwritten."""
 
 
 @dataclass(frozen=True)
@@ -80,26 +84,37 @@ class Linear:
         return bias if bias.dim() <= 1 else self.as_pairs(bias.view(bias.shape[-output.dim() :]).expand(output.shape))
 
     def weight_square(self, weight: Tensor, dtype: torch.dtype) -> Tensor:
-        return torch.atleast_2d(weight).to(dtype).square().sum(-1)  # (out,)
+        return _row_squares(torch.atleast_2d(weight).to(dtype))  # (out,)
 
     def input_square(self, input: Tensor, weight: Tensor, output: Tensor, dtype: torch.dtype) -> Tensor:
-        return _rows(input).to(dtype).square().sum(-1, keepdim=True)  # (rows, 1)
+        return _row_squares(_rows(input).to(dtype)).unsqueeze(-1)  # (rows, 1)
 
-    def along_weight(self, radial: Tensor, weight: Tensor, weight_norms: Norms, input_norms: Norms) -> Tensor:
-        coefficient = (radial * input_norms.value).sum(0)  # (out,)
-        unit = torch.atleast_2d(weight) * weight_norms.inverse[:, None]  # (out, in)
-        return (unit * coefficient[:, None]).view(weight.shape)
+    def weight_length(self, weight_norms: Norms) -> Tensor:
+        return weight_norms.value
 
-    def along_input(
-        self, radial: Tensor, input: Tensor, weight: Tensor, weight_norms: Norms, input_norms: Norms
+    def add_along_weight(self, grad: Tensor, sums: Tensor, weight: Tensor, norms: Norms) -> Tensor:
+        return _add_to_rows(grad, torch.atleast_2d(weight), norms.inverse[:, None], sums[:, None])
+
+    def add_along_input(
+        self, grad: Tensor, sums: Tensor, input: Tensor, weight: Tensor, norms: Norms, weight_norms: Norms
     ) -> Tensor:
-        coefficient = (radial * weight_norms.value).sum(-1, keepdim=True)  # (rows, 1)
-        unit = _rows(input) * input_norms.inverse  # (rows, in)
-        return (unit * coefficient).view(input.shape)
+        return _add_to_rows(grad, _rows(input), norms.inverse, sums)
+
+
+def _add_to_rows(total: Tensor, t: Tensor, first: Tensor, second: Tensor) -> Tensor:
+    """total + t·first·second, where the factors are one number a row."""
+    if compiled.serves(total, t, first, second) and total.is_contiguous():
+        compiled.add_to_rows(total.view(t.shape), t, first, second)
+        return total
+    return total + (t * first * second).view(total.shape)
 
 
 def _rows(t: Tensor) -> Tensor:
     return t.reshape(t.shape[:-1].numel(), t.shape[-1])
+
+
+def _row_squares(t: Tensor) -> Tensor:
+    return compiled.square_sums(t) if compiled.serves(t) else t.square().sum(-1)
 
 
 NATIVE_CONVOLUTIONS: dict[tuple[int, bool], Callable[..., Tensor]] = {
@@ -164,32 +179,30 @@ class Convolution:
         return square.view(*square.shape, *(1,) * len(self.stride))
 
     def input_square(self, input: Tensor, weight: Tensor, output: Tensor, dtype: torch.dtype) -> Tensor:
-        square = self.as_pairs(input.to(dtype).square()).sum(2)  # (batch, groups, *in)
+        pairs = self.as_pairs(input.to(dtype))
+        square = compiled.square_sums_of_planes(pairs) if compiled.serves(pairs) else pairs.square().sum(2)
         to_windows = scatter if self.transposed else gather
         return to_windows(square, output.shape[2:], self._windows(weight)).unsqueeze(2)  # (batch, groups, 1, *out)
 
-    def along_weight(self, radial: Tensor, weight: Tensor, weight_norms: Norms, input_norms: Norms) -> Tensor:
-        coefficient = (radial * input_norms.value).sum((0, *range(3, radial.dim())))  # (groups, out/groups)
-        kernels = self._kernels(weight)  # (groups, out/groups, in/groups, *kernel)
-        unit = kernels * weight_norms.inverse.unsqueeze(-1)
-        along = unit * coefficient.view(*coefficient.shape, *(1,) * (unit.dim() - 2))
-        return (along.transpose(1, 2) if self.transposed else along).reshape(weight.shape)
-
-    def along_input(
-        self, radial: Tensor, input: Tensor, weight: Tensor, weight_norms: Norms, input_norms: Norms
-    ) -> Tensor:
+    def weight_length(self, weight_norms: Norms) -> Tensor:
         # Windows overlap, so x is not divided by their norms beforehand: ‖w‖/‖x‖ could overflow, a share of ‖w‖ cannot.
-        largest = weight_norms.value.amax(1, keepdim=True).clamp_min(
-            torch.finfo(radial.dtype).tiny
-        )  # (groups, 1, 1, …)
-        per_window = (radial * (weight_norms.value / largest)).sum(2) * input_norms.inverse.squeeze(
-            2
-        )  # (batch, groups, *out)
+        return weight_norms.value / _longest(weight_norms)
+
+    def add_along_weight(self, grad: Tensor, sums: Tensor, weight: Tensor, norms: Norms) -> Tensor:
+        along = self._kernels(weight) * norms.inverse.unsqueeze(-1) * sums.unsqueeze(-1)
+        return grad + (along.transpose(1, 2) if self.transposed else along).reshape(weight.shape)
+
+    def add_along_input(
+        self, grad: Tensor, sums: Tensor, input: Tensor, weight: Tensor, norms: Norms, weight_norms: Norms
+    ) -> Tensor:
         from_windows = gather if self.transposed else scatter
-        coefficient = from_windows(per_window, input.shape[2:], self._windows(weight)).unsqueeze(
-            2
-        )  # (batch, groups, 1, *in)
-        return (self.as_pairs(input) * coefficient * largest).reshape(input.shape)
+        per_window = (sums * norms.inverse).squeeze(2)  # (batch, groups, *out)
+        coefficient = from_windows(per_window, input.shape[2:], self._windows(weight))  # (batch, groups, *in)
+        longest = _longest(weight_norms)
+        if compiled.serves(grad, input, coefficient) and grad.is_contiguous() and input.is_contiguous():
+            compiled.add_to_planes(self.as_pairs(grad), self.as_pairs(input), coefficient, longest)
+            return grad
+        return grad + (self.as_pairs(input) * coefficient.unsqueeze(2) * longest).reshape(input.shape)
 
     def _kernels(self, weight: Tensor) -> Tensor:
         """(groups, out/groups, in/groups, *kernel)"""
@@ -198,3 +211,8 @@ class Convolution:
 
     def _windows(self, weight: Tensor) -> Windows:
         return Windows(weight.shape[2:], self.stride, self.padding, self.dilation)
+
+
+def _longest(weight_norms: Norms) -> Tensor:
+    """The length of each group's longest weight vector: (groups, 1, 1, …)"""
+    return weight_norms.value.amax(1, keepdim=True).clamp_min(torch.finfo(weight_norms.value.dtype).tiny)

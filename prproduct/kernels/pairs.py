@@ -1,4 +1,4 @@
-"""The elementwise part of every layer: from p and the norms to the angle, and from the gradient to its two halves.
+"""The elementwise part of every layer: from p and the norms to the angle, and what a product makes of it.
 
 One element is one (weight vector, data vector) pair. All tensors here are in the working dtype: the layer's own, but
 float32 for half types, whose squares would overflow and whose norms would lose small angles.
@@ -7,6 +7,7 @@ float32 for half types, whose squares would overflow and whose norms would lose 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -52,19 +53,37 @@ class Norms(NamedTuple):
         return cls(torch.where(positive, norm, 0.0), torch.where(positive, norm.reciprocal(), 0.0))
 
 
-def measure(
-    output: Tensor, weight: Norms, input: Norms, stored: torch.dtype, convolution: bool, offset: Tensor | None = None
-) -> Pair:
-    """The angle of each pair, from p, which is the output less its offset, and the norms.
+@dataclass(frozen=True)
+class Pairs:
+    """All pairs of a layer, as their output and the lengths of their vectors tell them."""
 
-    `stored` is the dtype the output was rounded to. `offset` is the bias that was added to p before that rounding: p
-    carries the rounding of the larger number, and the floor rises with it.
-    """
-    # p was rounded together with the bias, and in steps that shrink no further below the smallest normal number.
-    tiny = torch.finfo(stored).smallest_normal
-    rounded = (tiny if offset is None else abs(offset) + tiny) * weight.inverse  # one number a weight vector
-    floor = floor_of_sin_square(stored, output.device.type, convolution)
-    p = output if offset is None else output - offset
+    output: Tensor  # p, and the offset that was added to it
+    weight: Norms
+    input: Norms
+    stored: torch.dtype  # what the output was rounded to
+    convolution: bool
+    offset: Tensor | None = None  # the bias
+
+    def rows(self, rows: slice) -> Pairs:
+        """Those of some rows of a linear layer's input."""
+        return replace(self, output=self.output[rows], input=Norms(*(norm[rows] for norm in self.input)))
+
+    def floors(self) -> tuple[float, Tensor]:
+        """Up to which sin² θ an angle is unresolved, and by how much this rises, times 1/‖x‖, for each weight vector.
+
+        p was rounded together with the bias, and in steps that shrink no further below the smallest normal number.
+        """
+        tiny = torch.finfo(self.stored).smallest_normal
+        rounded = tiny if self.offset is None else abs(self.offset) + tiny
+        floor = floor_of_sin_square(self.stored, self.output.device.type, self.convolution)
+        return floor, rounded * self.weight.inverse
+
+
+def measure(pairs: Pairs) -> Pair:
+    """The angle of each pair, from p and the norms."""
+    floor, rounded = pairs.floors()
+    weight, input = pairs.weight, pairs.input
+    p = pairs.output if pairs.offset is None else pairs.output - pairs.offset
     # Dividing by one norm after the other keeps norms of 1e±19 finite in float32, where their product is not.
     # A NaN among the data has no angle; as `p`, it spoils no more of the gradient than it does in the native layer.
     cos = (p * input.inverse * weight.inverse).nan_to_num(nan=0.0).clamp(-1.0, 1.0)
@@ -89,25 +108,6 @@ def forward_factor(product: Product, pair: Pair) -> Tensor | float:
     return factor
 
 
-class Coefficients(NamedTuple):
-    """What a gradient of the output is multiplied by: D for the native backward, (L − D)·cos θ for the correction."""
-
-    turn: Tensor | float
-    radial: Tensor | float
-
-    @classmethod
-    def of(cls, gains: Gains, cos: Tensor) -> Coefficients:
-        """From a product's gains; a number that is 0 or 1 stays one, and then costs nothing."""
-        if isinstance(gains.direction, Tensor) and not isinstance(gains.length, Tensor):
-            return cls(gains.direction, torch.addcmul(gains.length * cos, gains.direction, cos, value=-1.0))
-        excess = gains.length - gains.direction
-        return cls(gains.direction, excess * cos if isinstance(excess, Tensor) or excess else 0.0)
-
-    def rows(self, rows: slice) -> Coefficients:
-        """Those of some of the pairs."""
-        return Coefficients(*(c[rows] if isinstance(c, Tensor) and c.dim() else c for c in self))
-
-
 def overflow_scale(turned: Tensor, grad: Tensor) -> Tensor:
     """The power of two that brings D∘grad back to the size of grad, so that it overflows no sooner in what follows.
 
@@ -119,15 +119,6 @@ def overflow_scale(turned: Tensor, grad: Tensor) -> Tensor:
     growth = abs(turned).amax() / harmless
     growth = torch.where(growth.isfinite(), growth, 1.0)  # one Inf in the gradient must not spoil the rest
     return growth.clamp(1.0, 2.0**16).log2().ceil().exp2()
-
-
-def times(t: Tensor, factor: Tensor | float) -> Tensor | None:
-    """t∘factor; None stands for zero, and t itself for t∘1."""
-    if isinstance(factor, Tensor):
-        return t * factor
-    if factor == 0.0:
-        return None
-    return t if factor == 1.0 else t * factor
 
 
 def _checked(product: Product, method: str, gains: Gains, pair: Pair) -> Gains:
