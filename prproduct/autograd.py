@@ -27,8 +27,8 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from prproduct.kernels.contractions import Contraction
-from prproduct.kernels.pairs import Norms, Pairs, forward_factor, measure, overflow_scale, working_dtype
-from prproduct.kernels.splitting import Half, split
+from prproduct.kernels.pairs import Norms, Pairs, WeightVectors, forward_factor, measure, overflow_scale, working_dtype
+from prproduct.kernels.splitting import Half, StepwiseSplit, split
 from prproduct.products import P, Product, resolve
 
 _NO_JVP = "prproduct changes gradients, and has no forward-mode AD (jvp, jacfwd): use backward, vjp or jacrev"
@@ -166,8 +166,8 @@ class GradientRule:
                 if _drowns(offset, *norms):
                     output = offset = None
             p = contraction.native(input, weight, None) if output is None else output
-        pairs = Pairs(_pairs(contraction, p), *norms, stored, contraction.is_convolution, offset)
-        return cls(contraction, product, input, weight, pairs)
+        weights = WeightVectors(norms[0], stored, contraction.is_convolution, offset)
+        return cls(contraction, product, input, weight, Pairs(_pairs(contraction, p), weights, norms[1]))
 
     def rows(self, rows: slice) -> GradientRule:
         """The rule for some rows of the input of a linear contraction."""
@@ -175,8 +175,11 @@ class GradientRule:
 
     def split(self, grad: Tensor, turned: Tensor | None = None) -> tuple[Half, Half]:
         """D∘g and the sums of (L − D)·cos θ∘g, for dW and for dX; `turned` is memory that may be used for D∘g."""
-        weight_length = self.contraction.weight_length(self.pairs.weight)
-        return split(self.product, self.pairs, weight_length, _pairs(self.contraction, grad), turned)
+        return split(self.product, self.pairs, _pairs(self.contraction, grad), turned)
+
+    def split_stepwise(self, grad: Tensor) -> StepwiseSplit:
+        """`split` for rows of a linear contraction, as they become known."""
+        return StepwiseSplit(self.product, self.pairs, grad)
 
     def weight_gradient(self, half: Half, grad: Tensor) -> Tensor:
         """dW of the module's docstring."""
@@ -186,7 +189,7 @@ class GradientRule:
 
         result = _native_part(half.turned, grad, self.weight, native)
         if half.sums is not None:
-            result = self.contraction.add_along_weight(result, half.sums, self.weight, self.pairs.weight)
+            result = self.contraction.add_along_weight(result, half.sums, self.weight, self.pairs)
         return result.to(self.weight.dtype)
 
     def input_gradient(self, half: Half, grad: Tensor) -> Tensor:
@@ -197,8 +200,7 @@ class GradientRule:
 
         result = _native_part(half.turned, grad, self.input, native)
         if half.sums is not None:
-            norms = self.pairs.input, self.pairs.weight
-            result = self.contraction.add_along_input(result, half.sums, self.input, self.weight, *norms)
+            result = self.contraction.add_along_input(result, half.sums, self.input, self.weight, self.pairs)
         return result.to(self.input.dtype)
 
 
@@ -211,7 +213,8 @@ def _value(contraction: Contraction, input: Tensor, weight: Tensor, bias: Tensor
     p = _wide_product(contraction, input, weight)
     weight_norms = Norms.of(contraction.weight_square(weight, p.dtype))
     input_norms = Norms.of(contraction.input_square(input, weight, p, p.dtype))
-    pairs = Pairs(contraction.as_pairs(p), weight_norms, input_norms, p.dtype, contraction.is_convolution)
+    weights = WeightVectors(weight_norms, p.dtype, contraction.is_convolution)
+    pairs = Pairs(contraction.as_pairs(p), weights, input_norms)
     output = (pairs.output * forward_factor(product, measure(pairs))).reshape(p.shape).to(input.dtype)
     return output if bias is None else contraction.add_bias(output, bias)
 

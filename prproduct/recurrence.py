@@ -2,9 +2,9 @@ r"""Recurrent layers under a product: the steps forward, and the backward throug
 
 Every gate has two products, of its weight vectors with the input and with the hidden state (the paper's PR-LSTM,
 Equation 14). The input's are one GEMM over all steps, forward and backward; only the hidden state's must be taken step
-by step. Backward, a step is linear in the gradients of its state, with factors that are known for all steps at once:
+by step:
 
-    grad of the gates (t)  = factors(t) ∘ grad of the state (t)
+    grad of the gates (t)   = the cell's `step_back`, elementwise, of the grad of the state (t)
     grad of the state (t−1) = the cell's own part + dX of `autograd.GradientRule` for the hidden product (t)
 
 and the weight gradients of all steps are one GEMM at the end.
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -28,84 +28,103 @@ from prproduct.kernels.contractions import Linear
 from prproduct.products import Product
 
 State = tuple[Tensor, ...]
+Kept = tuple[Tensor, ...]
+
+
+class GateGradients(NamedTuple):
+    """Of the input's gates, of the hidden state's, and of the state before, gates aside."""
+
+    input: list[Tensor]
+    hidden: list[Tensor]
+    state: tuple[Tensor | None, ...]
+
+
+sigmoid_backward, tanh_backward = torch.ops.aten.sigmoid_backward, torch.ops.aten.tanh_backward
 
 
 class Cell(Protocol):
     """One step of a recurrent layer, elementwise: gates and state in, next state out. The hidden state comes first."""
 
-    def step(self, input_gates: Tensor, hidden_gates: Tensor, state: State) -> State: ...
+    gates_apart: ClassVar[bool]  # whether the input's and the hidden state's gates are more than their sum
 
-    def factors(self, input_gates: Tensor, hidden_gates: Tensor, state: State) -> tuple[Tensor, ...]:
-        """What `step_back` multiplies by; rows of all steps at once."""
+    def step(self, input_gates: Tensor, hidden_gates: Tensor, state: State) -> tuple[State, Kept]:
+        """The next state, and what `step_back` wants to have kept."""
 
-    def step_back(self, factors: Sequence[Tensor], grad: State) -> tuple[Tensor, Tensor, tuple[Tensor | None, ...]]:
-        """The gradients of the input's gates, of the hidden state's, and of the state before, gates aside."""
+    def step_back(
+        self, input_gates: Tensor, hidden_gates: Tensor, hidden: Tensor, kept: Kept, grad: State
+    ) -> GateGradients:
+        """From the gradients of the next state to those of the gates and of the state before."""
 
 
 @dataclass(frozen=True)
 class LSTM:
     """i, f, g, o = σ, σ, tanh, σ of the gates; c' = f∘c + i∘g; h' = o∘tanh c'."""
 
-    def step(self, input_gates: Tensor, hidden_gates: Tensor, state: State) -> State:
-        i, f, g, o = (input_gates + hidden_gates).chunk(4, dim=-1)
-        cell = f.sigmoid() * state[1] + i.sigmoid() * g.tanh()
-        return o.sigmoid() * cell.tanh(), cell
+    gates_apart: ClassVar[bool] = False
 
-    def factors(self, input_gates: Tensor, hidden_gates: Tensor, state: State) -> tuple[Tensor, ...]:
+    def step(self, input_gates: Tensor, hidden_gates: Tensor, state: State) -> tuple[State, Kept]:
         i, f, g, o = (input_gates + hidden_gates).chunk(4, dim=-1)
         i, f, g, o = i.sigmoid(), f.sigmoid(), g.tanh(), o.sigmoid()
-        tanh_cell = (f * state[1] + i * g).tanh()
-        of_gates = [g * i * (1 - i), state[1] * f * (1 - f), i * (1 - g * g), tanh_cell * o * (1 - o)]
-        return torch.cat(of_gates, dim=-1), o * (1 - tanh_cell * tanh_cell), f
+        cell = f * state[1] + i * g
+        tanh_cell = cell.tanh()
+        return (o * tanh_cell, cell), (i, f, g, o, state[1], tanh_cell)
 
-    def step_back(self, factors: Sequence[Tensor], grad: State) -> tuple[Tensor, Tensor, tuple[Tensor | None, ...]]:
-        of_gates, of_output, forget = factors
-        grad_cell = grad[1] + grad[0] * of_output
-        gates = of_gates * torch.cat([grad_cell, grad_cell, grad_cell, grad[0]], dim=-1)
-        return gates, gates, (None, grad_cell * forget)
+    def step_back(
+        self, input_gates: Tensor, hidden_gates: Tensor, hidden: Tensor, kept: Kept, grad: State
+    ) -> GateGradients:
+        i, f, g, o, cell, tanh_cell = kept
+        grad_cell = grad[1] + tanh_backward(grad[0] * o, tanh_cell)
+        of_gates = [
+            sigmoid_backward(grad_cell * g, i),
+            sigmoid_backward(grad_cell * cell, f),
+            tanh_backward(grad_cell * i, g),
+            sigmoid_backward(grad[0] * tanh_cell, o),
+        ]
+        return GateGradients(of_gates, of_gates, (None, grad_cell * f))
 
 
 @dataclass(frozen=True)
 class GRU:
     """r, z = σ of the gates; n = tanh(input's + r∘hidden's); h' = (1 − z)∘n + z∘h. PR comes before the r."""
 
-    def step(self, input_gates: Tensor, hidden_gates: Tensor, state: State) -> State:
+    gates_apart: ClassVar[bool] = True
+
+    def step(self, input_gates: Tensor, hidden_gates: Tensor, state: State) -> tuple[State, Kept]:
+        _, z, new, _ = self._activate(input_gates, hidden_gates)
+        return (new + z * (state[0] - new),), ()
+
+    def step_back(
+        self, input_gates: Tensor, hidden_gates: Tensor, hidden: Tensor, kept: Kept, grad: State
+    ) -> GateGradients:
+        r, z, new, h_new = self._activate(input_gates, hidden_gates)  # kept, they would be a third of all memory
+        of_z = sigmoid_backward(grad[0] * (hidden - new), z)
+        of_new = tanh_backward(grad[0] - grad[0] * z, new)
+        of_r = sigmoid_backward(of_new * h_new, r)
+        return GateGradients([of_r, of_z, of_new], [of_r, of_z, of_new * r], (grad[0] * z,))
+
+    def _activate(self, input_gates: Tensor, hidden_gates: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         (ir, iz, i_new), (hr, hz, h_new) = input_gates.chunk(3, dim=-1), hidden_gates.chunk(3, dim=-1)
         r, z = (ir + hr).sigmoid(), (iz + hz).sigmoid()
-        new = (i_new + r * h_new).tanh()
-        return (new + z * (state[0] - new),)
-
-    def factors(self, input_gates: Tensor, hidden_gates: Tensor, state: State) -> tuple[Tensor, ...]:
-        (ir, iz, i_new), (hr, hz, h_new) = input_gates.chunk(3, dim=-1), hidden_gates.chunk(3, dim=-1)
-        r, z = (ir + hr).sigmoid(), (iz + hz).sigmoid()
-        new = (i_new + r * h_new).tanh()
-        of_new = (1 - z) * (1 - new * new)
-        of_r, of_z = of_new * h_new * r * (1 - r), (state[0] - new) * z * (1 - z)
-        return torch.cat([of_r, of_z, of_new], dim=-1), torch.cat([of_r, of_z, of_new * r], dim=-1), z
-
-    def step_back(self, factors: Sequence[Tensor], grad: State) -> tuple[Tensor, Tensor, tuple[Tensor | None, ...]]:
-        of_input, of_hidden, keep = factors
-        thrice = torch.cat([grad[0]] * 3, dim=-1)
-        return of_input * thrice, of_hidden * thrice, (grad[0] * keep,)
+        return r, z, (i_new + r * h_new).tanh(), h_new
 
 
 @dataclass(frozen=True)
 class RNN:
     """h' = tanh or relu of the gates."""
 
+    gates_apart: ClassVar[bool] = False
     nonlinearity: str = "tanh"
 
-    def step(self, input_gates: Tensor, hidden_gates: Tensor, state: State) -> State:
+    def step(self, input_gates: Tensor, hidden_gates: Tensor, state: State) -> tuple[State, Kept]:
         gates = input_gates + hidden_gates
-        return (gates.tanh() if self.nonlinearity == "tanh" else gates.relu(),)
+        return (gates.tanh() if self.nonlinearity == "tanh" else gates.relu(),), ()
 
-    def factors(self, input_gates: Tensor, hidden_gates: Tensor, state: State) -> tuple[Tensor, ...]:
-        gates = input_gates + hidden_gates
-        return (1 - gates.tanh().square() if self.nonlinearity == "tanh" else (gates > 0).to(gates.dtype),)
-
-    def step_back(self, factors: Sequence[Tensor], grad: State) -> tuple[Tensor, Tensor, tuple[Tensor | None, ...]]:
-        gates = factors[0] * grad[0]
-        return gates, gates, (None,)
+    def step_back(
+        self, input_gates: Tensor, hidden_gates: Tensor, hidden: Tensor, kept: Kept, grad: State
+    ) -> GateGradients:
+        (after,), _ = self.step(input_gates, hidden_gates, ())
+        of_gates = [tanh_backward(grad[0], after) if self.nonlinearity == "tanh" else grad[0] * (after > 0)]
+        return GateGradients(of_gates, of_gates, (None,))
 
 
 class Weights(NamedTuple):
@@ -156,7 +175,7 @@ def step_by_step(
     for rows in steps:
         state, waiting = _resize(state, _count(rows), waiting)
         hidden_gates = functional.linear(state[0], weights.hidden, weights.hidden_bias, product=product)
-        state = cell.step(input_gates[rows], hidden_gates, state)
+        state, _ = cell.step(input_gates[rows], hidden_gates, state)
         if weights.projection is not None:
             state = (functional.linear(state[0], weights.projection, product=product), *state[1:])
         outputs.append(state[0])
@@ -180,35 +199,38 @@ class RecurrenceFn(torch.autograd.Function):
         hidden_bias: Tensor | None,
         *state: Tensor,
     ) -> tuple[Tensor, ...]:
-        input_gates = F.linear(data, input_weight, input_bias)  # (rows of all steps, gates)
+        biases = _biases(cell, input_bias, hidden_bias)
+        input_gates = F.linear(data, input_weight, biases[0])  # (rows of all steps, gates)
         hidden_gates = torch.empty_like(input_gates)
         output = input_gates.new_empty(len(data), state[0].shape[1])
-        before = tuple(input_gates.new_empty(len(data), s.shape[1]) for s in state)
+        before = torch.empty_like(output)  # hidden states
+        kept: list[Tensor] = []
         steps = _steps(batch_sizes, reverse)
         current, waiting = tuple(s[: _count(steps[0])] for s in state), state
         for rows in steps:
             current, waiting = _resize(current, _count(rows), waiting)
-            hidden_gates[rows] = F.linear(current[0], hidden_weight, hidden_bias)
-            for kept, value in zip(before, current, strict=True):
-                kept[rows] = value
-            current = cell.step(input_gates[rows], hidden_gates[rows], current)
+            before[rows] = current[0]
+            _linear_into(hidden_gates[rows], current[0], hidden_weight, biases[1])
+            current, kept_of_step = cell.step(input_gates[rows], hidden_gates[rows], current)
             output[rows] = current[0]
+            kept += kept_of_step
         ctx.cell, ctx.product, ctx.batch_sizes, ctx.reverse = cell, product, batch_sizes, reverse
-        weights = (input_weight, hidden_weight, input_bias, hidden_bias)
-        ctx.save_for_backward(data, *weights, *state, input_gates, hidden_gates, *before)
+        ctx.save_for_backward(
+            data, input_weight, hidden_weight, input_bias, hidden_bias, input_gates, hidden_gates, before, *state, *kept
+        )
         return output, *_finish(current, waiting)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         states = len(grads) - 1
         data, *weights = ctx.saved_tensors[:5]
-        state, before = ctx.saved_tensors[5 : 5 + states], ctx.saved_tensors[-states:]
-        input_gates, hidden_gates = ctx.saved_tensors[5 + states : 7 + states]
+        input_gates, hidden_gates, before = ctx.saved_tensors[5:8]
+        state, kept = ctx.saved_tensors[8 : 8 + states], ctx.saved_tensors[8 + states :]
         if torch.is_grad_enabled():
             of_tensors = _differentiable_backward(ctx, data, weights, state, grads)
         else:
             with without_autocast(data.device.type):
-                of_tensors = _backward_through_time(ctx, data, weights, input_gates, hidden_gates, before, grads)
+                of_tensors = _backward_through_time(ctx, data, weights, input_gates, hidden_gates, before, kept, grads)
         return None, None, None, None, *of_tensors
 
 
@@ -218,34 +240,41 @@ def _backward_through_time(
     weights: Sequence[Tensor],
     input_gates: Tensor,
     hidden_gates: Tensor,
-    before: State,
+    before: Tensor,
+    kept: Kept,
     grads: Sequence[Tensor],
 ) -> list[Tensor | None]:
     """The gradients of data, weights and first state, in closed form."""
-    input_weight, hidden_weight, input_bias, hidden_bias = weights
-    rule = GradientRule.at(Linear(), ctx.product, before[0], hidden_weight, hidden_bias, hidden_gates, hidden_gates)
-    factors = ctx.cell.factors(input_gates, hidden_gates, before)
-    grad_input_gates, grad_hidden_gates = torch.empty_like(input_gates), torch.empty_like(input_gates)
-    steps = _steps(ctx.batch_sizes, ctx.reverse)[::-1]
+    cell, (input_weight, hidden_weight, *given_biases) = ctx.cell, weights
+    input_bias, hidden_bias = _biases(cell, *given_biases)
+    rule = GradientRule.at(Linear(), ctx.product, before, hidden_weight, hidden_bias, hidden_gates, hidden_gates)
+    grad_input_gates = torch.empty_like(input_gates)
+    grad_hidden_gates = torch.empty_like(input_gates) if cell.gates_apart else grad_input_gates
+    hidden = rule.split_stepwise(grad_hidden_gates)
     grad_output, waiting = grads[0], tuple(grads[1:])
-    grad = tuple(w[: _count(steps[0])] for w in waiting)
-    for rows in steps:
+    steps = _steps(ctx.batch_sizes, ctx.reverse)
+    grad = tuple(w[: _count(steps[-1])] for w in waiting)
+    each = len(kept) // len(steps)
+    for step, rows in reversed(list(enumerate(steps))):
         grad, waiting = _resize(grad, _count(rows), waiting)
         grad = (grad[0] + grad_output[rows], *grad[1:])
-        of_input, of_hidden, (own, *others) = ctx.cell.step_back([factor[rows] for factor in factors], grad)
-        grad_input_gates[rows], grad_hidden_gates[rows] = of_input, of_hidden
-        here = rule.rows(rows)
-        through = here.input_gradient(here.split(of_hidden)[1], of_hidden)
+        gates = input_gates[rows], hidden_gates[rows], before[rows]
+        back = cell.step_back(*gates, kept[step * each : (step + 1) * each], grad)
+        torch.cat(back.input, dim=-1, out=grad_input_gates[rows])
+        if cell.gates_apart:
+            torch.cat(back.hidden, dim=-1, out=grad_hidden_gates[rows])
+        through = rule.rows(rows).input_gradient(hidden.rows(rows), grad_hidden_gates[rows])
+        own, *others = back.state
         grad = (through if own is None else through + own, *others)
-    grad_hidden_weight = rule.weight_gradient(rule.split(grad_hidden_gates)[0], grad_hidden_gates)
+    grad_hidden_weight = rule.weight_gradient(hidden.for_weight(), grad_hidden_gates)
+    grad_biases = [None, None] if given_biases[0] is None else [grad_input_gates.sum(0), grad_hidden_gates.sum(0)]
     rule = GradientRule.at(Linear(), ctx.product, data, input_weight, input_bias, input_gates, input_gates)
-    weight_parts, input_parts = rule.split(grad_input_gates)
+    for_weight, for_input = rule.split(grad_input_gates, grad_input_gates)
     return [
-        rule.input_gradient(input_parts, grad_input_gates) if ctx.needs_input_grad[4] else None,
-        rule.weight_gradient(weight_parts, grad_input_gates),
+        rule.input_gradient(for_input, grad_input_gates) if ctx.needs_input_grad[4] else None,
+        rule.weight_gradient(for_weight, grad_input_gates),
         grad_hidden_weight,
-        None if input_bias is None else grad_input_gates.sum(0),
-        None if hidden_bias is None else grad_hidden_gates.sum(0),
+        *grad_biases,
         *_finish(grad, waiting),
     ]
 
@@ -259,6 +288,20 @@ def _differentiable_backward(
     wanted = [t for t, needed in zip(tensors, ctx.needs_input_grad[4:], strict=True) if needed]
     found = iter(torch.autograd.grad((output, *last), wanted, grads, create_graph=True, allow_unused=True))
     return [next(found) if needed else None for needed in ctx.needs_input_grad[4:]]
+
+
+def _biases(cell: Cell, input_bias: Tensor | None, hidden_bias: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+    """The biases of the input's and the hidden state's products; all in the first where they only meet in a sum."""
+    if cell.gates_apart or input_bias is None or hidden_bias is None:
+        return input_bias, hidden_bias
+    return input_bias + hidden_bias, None
+
+
+def _linear_into(output: Tensor, input: Tensor, weight: Tensor, bias: Tensor | None) -> None:
+    if bias is None:
+        torch.mm(input, weight.t(), out=output)
+    else:
+        torch.addmm(bias, input, weight.t(), out=output)
 
 
 def _steps(batch_sizes: Sequence[int], reverse: bool) -> list[slice]:

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from prproduct.kernels.pairs import Pairs
-from prproduct.kernels.programs import Program
+from prproduct.kernels.programs import Half, Program
 
 _SMALL = 2**16  # elements below which another thread costs more than it saves
 _switched_on = True
@@ -71,55 +71,67 @@ def _is_plain(t: Tensor) -> bool:
     )
 
 
-def split(
-    program: Program, pairs: Pairs, weight_length: Tensor, grad: Tensor, turned: Tensor | None
-) -> list[tuple[Tensor | None, Tensor | None]]:
-    """`splitting.split` in one pass: D∘g and the sums, for ∂/∂w and for ∂/∂x."""
-    lay_out, lay_out_norms = _layout(pairs.output)
-    output, grad = lay_out(pairs.output), lay_out(grad)
-    input_inverse, input_norm = (lay_out_norms(norm) for norm in (pairs.input.inverse, pairs.input.value))
-    floor, rounded = pairs.floors()
-    offset = torch.zeros_like(rounded) if pairs.offset is None else pairs.offset.expand_as(rounded)
-    groups, channels = output.shape[1:3]
-    of_weights = (offset, pairs.weight.inverse, rounded, pairs.weight.value, weight_length)
-    halves = [program.weight] if program.same else [program.weight, program.input]
-    unwritten = output.new_empty((0,) * output.dim())
-    targets = [unwritten, unwritten]
-    for index, half in enumerate(halves):
-        if half.writes:
-            targets[index] = torch.empty_like(output) if index or turned is None else lay_out(turned)
-    threads = _threads(output)
-    by_weight = torch.zeros(threads, groups, channels, dtype=torch.float64)
-    by_input = torch.zeros_like(input_norm)
-    scalar = np.float32 if output.dtype == torch.float32 else np.float64
-    _share_out(
-        passes().split_rows if output.dim() == 3 else passes().split_planes,
-        threads,
-        *_arrays(output, grad),
-        *_arrays(*(t.reshape(groups, channels) for t in of_weights)),
-        *_arrays(input_inverse, input_norm),
-        scalar(floor),
-        scalar(torch.finfo(output.dtype).eps),
-        program.steps if len(program.steps) else None,
-        program.constants,
-        program.asks_for_sin,
-        program.asks_for_norms,
-        np.array([(half.length, half.direction, half.writes, half.has_sums) for half in halves]),
-        *_arrays(*targets, by_weight, by_input),
-    )
-    by_row = output.dim() == 3
-    sums = (
-        by_weight.sum(0).to(output.dtype).view(pairs.weight.value.shape),
-        _undo_layout(by_input, pairs.input.value, by_row),
-    )
-    results: list[tuple[Tensor | None, Tensor | None]] = []
-    for half, target, of_vectors in zip(
-        (halves[0], halves[-1]), (targets[0], targets[len(halves) - 1]), sums, strict=True
-    ):
-        whole = target if half.writes else grad
-        turned = None if half.turn == 0.0 else _undo_layout(whole, pairs.output, by_row)
-        results.append((turned, of_vectors if half.has_sums else None))
-    return results
+def serves_pairs(pairs: Pairs, grad: Tensor) -> bool:
+    """Whether `split` takes them."""
+    offset, norms = pairs.weight.offset, pairs.weight.norms.value
+    one_offset_a_weight = offset is None or offset.dim() <= norms.dim()
+    return one_offset_a_weight and serves(grad, pairs.output, norms, pairs.input.value)
+
+
+class Split:
+    """`splitting.split`, for all pairs or for some rows at a time: one pass each."""
+
+    def __init__(self, program: Program, pairs: Pairs, grad: Tensor, turned: Tensor | None) -> None:
+        if turned is not None:
+            needed = turned.data_ptr() == grad.data_ptr() and not program.same  # by the other half
+            turned = None if needed or turned.dtype != grad.dtype else turned
+        self.layout = layout = _Layout(pairs.output)
+        self.pairs, self.program = pairs, program
+        output, self.grad = layout.of_pairs(pairs.output), layout.of_pairs(grad)
+        input_inverse, input_norm = layout.of_norms(pairs.input.inverse), layout.of_norms(pairs.input.value)
+        groups, channels = output.shape[1:3]
+        halves = [program.weight] if program.same else [program.weight, program.input]
+        unwritten = output.new_empty((0,) * output.dim())
+        self.targets = [unwritten, unwritten]
+        for index, half in enumerate(halves):
+            if half.writes:
+                self.targets[index] = torch.empty_like(output) if index or turned is None else layout.of_pairs(turned)
+        self.by_weight = torch.zeros(_threads(output), groups, channels, dtype=torch.float64)
+        self.by_input = torch.zeros_like(input_norm)
+        self.kernel = passes().split_rows if layout.by_row else passes().split_planes
+        scalar = np.float32 if output.dtype == torch.float32 else np.float64
+        self.arguments = (
+            *_arrays(output, self.grad, pairs.weight.table.view(-1, groups, channels), input_inverse, input_norm),
+            scalar(pairs.weight.floor),
+            scalar(torch.finfo(output.dtype).eps),
+            program.steps if len(program.steps) else None,
+            program.constants,
+            program.asks_for_sin,
+            program.asks_for_norms,
+            np.array([(half.length, half.direction, half.writes, half.has_sums) for half in halves]),
+            *_arrays(*self.targets, self.by_weight, self.by_input),
+        )
+
+    def run(self, rows: slice | None = None) -> None:
+        """Split these rows, or all."""
+        first, last = (0, len(self.grad)) if rows is None else (rows.start, rows.stop)
+        threads = min(len(self.by_weight), _threads(self.grad[first:last]))
+        _share_out(self.kernel, threads, *self.arguments, first=first, last=last)
+
+    def for_weight(self) -> tuple[Tensor | None, Tensor | None]:
+        """D∘g and the sums of all that was split."""
+        sums = self.by_weight.sum(0).to(self.grad.dtype).view(self.pairs.weight.norms.value.shape)
+        half = self.program.weight
+        return self._turned(half, self.targets[0]), sums if half.has_sums else None
+
+    def for_input(self) -> tuple[Tensor | None, Tensor | None]:
+        """D∘g and the sums."""
+        half, target = self.program.input, self.targets[0 if self.program.same else 1]
+        sums = self.layout.undo_norms(self.by_input, self.pairs.input.value)
+        return self._turned(half, target), sums if half.has_sums else None
+
+    def _turned(self, half: Half, target: Tensor) -> Tensor | None:
+        return None if half.turn == 0.0 else self.layout.undo_pairs(target if half.writes else self.grad)
 
 
 def square_sums(t: Tensor) -> Tensor:
@@ -154,28 +166,42 @@ def add_to_planes(total: Tensor, t: Tensor, first: Tensor, second: Tensor) -> No
     )
 
 
-def _layout(output: Tensor) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
-    """How pairs and input norms become the arrays of a pass, of rows or of planes."""
-    if output.dim() == 2:
-        return lambda t: t.contiguous().unsqueeze(1), lambda t: t.contiguous()
-    if _channels_last(output).is_contiguous() and not output.is_contiguous():
-        by_row = output.shape[1:3]
-        return (
-            lambda t: _channels_last(t).contiguous().view(-1, *by_row),
-            lambda t: _channels_last(t).reshape(-1, by_row[0]).contiguous(),
-        )
-    return lambda t: t.contiguous().view(*t.shape[:3], -1), lambda t: t.reshape(*t.shape[:2], -1).contiguous()
+class _Layout:
+    """How pairs and the norms of the data vectors lie in the arrays of a pass, of rows or of planes."""
+
+    def __init__(self, output: Tensor) -> None:
+        self.shape = output.shape
+        self.channels_last = output.dim() > 2 and not output.is_contiguous() and _last(output).is_contiguous()
+        self.by_row = output.dim() == 2 or self.channels_last
+
+    def of_pairs(self, t: Tensor) -> Tensor:
+        if self.channels_last:
+            return _last(t).contiguous().view(-1, *self.shape[1:3])
+        return t.contiguous().unsqueeze(1) if self.by_row else t.contiguous().view(*self.shape[:3], -1)
+
+    def of_norms(self, t: Tensor) -> Tensor:
+        if self.channels_last:
+            return _last(t).reshape(-1, self.shape[1])
+        return t.contiguous() if self.by_row else t.reshape(*self.shape[:2], -1)
+
+    def undo_pairs(self, t: Tensor) -> Tensor:
+        return _first(t.view(_last_shape(self.shape))) if self.channels_last else t.view(self.shape)
+
+    def undo_norms(self, t: Tensor, norms: Tensor) -> Tensor:
+        return _first(t.view(_last_shape(norms.shape))) if self.channels_last else t.view(norms.shape)
 
 
-def _channels_last(t: Tensor) -> Tensor:
+def _last(t: Tensor) -> Tensor:
     """(batch, groups, channels, *spatial) as (batch, *spatial, groups, channels)."""
     return t.movedim((1, 2), (-2, -1))
 
 
-def _undo_layout(laid_out: Tensor, like: Tensor, by_row: bool) -> Tensor:
-    if by_row and like.dim() > 2:
-        return laid_out.view(_channels_last(like).shape).movedim((-2, -1), (1, 2))
-    return laid_out.view(like.shape)
+def _first(t: Tensor) -> Tensor:
+    return t.movedim((-2, -1), (1, 2))
+
+
+def _last_shape(shape: torch.Size) -> tuple[int, ...]:
+    return (shape[0], *shape[3:], *shape[1:3])
 
 
 def _arrays(*tensors: Tensor) -> Iterator[Any]:
@@ -199,15 +225,18 @@ def _threads(t: Tensor) -> int:
     return 1 if t.numel() < _SMALL else min(torch.get_num_threads(), len(t))
 
 
-def _share_out(kernel: Callable[..., None], threads: int, array: Any, *others: Any) -> None:
-    """Run the kernel over the first axis of the array, in equal shares; with the last of them on this thread."""
+def _share_out(
+    kernel: Callable[..., None], threads: int, array: Any, *others: Any, first: int = 0, last: int | None = None
+) -> None:
+    """Run the kernel over the first axis of the array, or a part of it, in equal shares; the last on this thread."""
     global _pool
+    last = len(array) if last is None else last
     if threads == 1:
-        kernel(0, len(array), 0, array, *others)
+        kernel(first, last, 0, array, *others)
         return
     if _pool is None:
         _pool = ThreadPoolExecutor(max_workers=os.cpu_count(), thread_name_prefix="prproduct")
-    bounds = itertools.pairwise(len(array) * thread // threads for thread in range(threads + 1))
+    bounds = itertools.pairwise(first + (last - first) * thread // threads for thread in range(threads + 1))
     *elsewhere, (share, here) = enumerate(bounds)
     running = [_pool.submit(kernel, *part, index, array, *others) for index, part in elsewhere]
     kernel(*here, share, array, *others)

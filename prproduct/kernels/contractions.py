@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from prproduct.kernels import compiled
-from prproduct.kernels.pairs import Norms
+from prproduct.kernels.pairs import Pairs
 from prproduct.kernels.windows import Windows, gather, scatter
 
 
@@ -43,15 +43,10 @@ class Contraction(Protocol):
     def weight_square(self, weight: Tensor, dtype: torch.dtype) -> Tensor: ...
     def input_square(self, input: Tensor, weight: Tensor, output: Tensor, dtype: torch.dtype) -> Tensor: ...
 
-    def weight_length(self, weight_norms: Norms) -> Tensor:
-        """What the sums for `add_along_input` take for ‖w‖."""
-
-    def add_along_weight(self, grad: Tensor, sums: Tensor, weight: Tensor, norms: Norms) -> Tensor:
+    def add_along_weight(self, grad: Tensor, sums: Tensor, weight: Tensor, pairs: Pairs) -> Tensor:
         """grad + sums·w/‖w‖; grad may be overwritten."""
 
-    def add_along_input(
-        self, grad: Tensor, sums: Tensor, input: Tensor, weight: Tensor, norms: Norms, weight_norms: Norms
-    ) -> Tensor:
+    def add_along_input(self, grad: Tensor, sums: Tensor, input: Tensor, weight: Tensor, pairs: Pairs) -> Tensor:
         """grad + sums·x/‖x‖, for a convolution over all windows of which x is part; grad may be overwritten."""
 
 
@@ -89,16 +84,11 @@ class Linear:
     def input_square(self, input: Tensor, weight: Tensor, output: Tensor, dtype: torch.dtype) -> Tensor:
         return _row_squares(_rows(input).to(dtype)).unsqueeze(-1)  # (rows, 1)
 
-    def weight_length(self, weight_norms: Norms) -> Tensor:
-        return weight_norms.value
+    def add_along_weight(self, grad: Tensor, sums: Tensor, weight: Tensor, pairs: Pairs) -> Tensor:
+        return _add_to_rows(grad, torch.atleast_2d(weight), pairs.weight.norms.inverse[:, None], sums[:, None])
 
-    def add_along_weight(self, grad: Tensor, sums: Tensor, weight: Tensor, norms: Norms) -> Tensor:
-        return _add_to_rows(grad, torch.atleast_2d(weight), norms.inverse[:, None], sums[:, None])
-
-    def add_along_input(
-        self, grad: Tensor, sums: Tensor, input: Tensor, weight: Tensor, norms: Norms, weight_norms: Norms
-    ) -> Tensor:
-        return _add_to_rows(grad, _rows(input), norms.inverse, sums)
+    def add_along_input(self, grad: Tensor, sums: Tensor, input: Tensor, weight: Tensor, pairs: Pairs) -> Tensor:
+        return _add_to_rows(grad, _rows(input), pairs.input.inverse, sums)
 
 
 def _add_to_rows(total: Tensor, t: Tensor, first: Tensor, second: Tensor) -> Tensor:
@@ -184,25 +174,18 @@ class Convolution:
         to_windows = scatter if self.transposed else gather
         return to_windows(square, output.shape[2:], self._windows(weight)).unsqueeze(2)  # (batch, groups, 1, *out)
 
-    def weight_length(self, weight_norms: Norms) -> Tensor:
-        # Windows overlap, so x is not divided by their norms beforehand: ‖w‖/‖x‖ could overflow, a share of ‖w‖ cannot.
-        return weight_norms.value / _longest(weight_norms)
-
-    def add_along_weight(self, grad: Tensor, sums: Tensor, weight: Tensor, norms: Norms) -> Tensor:
-        along = self._kernels(weight) * norms.inverse.unsqueeze(-1) * sums.unsqueeze(-1)
+    def add_along_weight(self, grad: Tensor, sums: Tensor, weight: Tensor, pairs: Pairs) -> Tensor:
+        along = self._kernels(weight) * pairs.weight.norms.inverse.unsqueeze(-1) * sums.unsqueeze(-1)
         return grad + (along.transpose(1, 2) if self.transposed else along).reshape(weight.shape)
 
-    def add_along_input(
-        self, grad: Tensor, sums: Tensor, input: Tensor, weight: Tensor, norms: Norms, weight_norms: Norms
-    ) -> Tensor:
+    def add_along_input(self, grad: Tensor, sums: Tensor, input: Tensor, weight: Tensor, pairs: Pairs) -> Tensor:
         from_windows = gather if self.transposed else scatter
-        per_window = (sums * norms.inverse).squeeze(2)  # (batch, groups, *out)
+        per_window = (sums * pairs.input.inverse).squeeze(2)  # (batch, groups, *out)
         coefficient = from_windows(per_window, input.shape[2:], self._windows(weight))  # (batch, groups, *in)
-        longest = _longest(weight_norms)
         if compiled.serves(grad, input, coefficient) and grad.is_contiguous() and input.is_contiguous():
-            compiled.add_to_planes(self.as_pairs(grad), self.as_pairs(input), coefficient, longest)
+            compiled.add_to_planes(self.as_pairs(grad), self.as_pairs(input), coefficient, pairs.weight.longest)
             return grad
-        return grad + (self.as_pairs(input) * coefficient.unsqueeze(2) * longest).reshape(input.shape)
+        return grad + (self.as_pairs(input) * coefficient.unsqueeze(2) * pairs.weight.longest).reshape(input.shape)
 
     def _kernels(self, weight: Tensor) -> Tensor:
         """(groups, out/groups, in/groups, *kernel)"""
@@ -211,8 +194,3 @@ class Convolution:
 
     def _windows(self, weight: Tensor) -> Windows:
         return Windows(weight.shape[2:], self.stride, self.padding, self.dilation)
-
-
-def _longest(weight_norms: Norms) -> Tensor:
-    """The length of each group's longest weight vector: (groups, 1, 1, …)"""
-    return weight_norms.value.amax(1, keepdim=True).clamp_min(torch.finfo(weight_norms.value.dtype).tiny)

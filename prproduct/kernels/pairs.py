@@ -6,8 +6,9 @@ float32 for half types, whose squares would overflow and whose norms would lose 
 
 from __future__ import annotations
 
+import functools
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -54,42 +55,72 @@ class Norms(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Pairs:
-    """All pairs of a layer, as their output and the lengths of their vectors tell them."""
+class WeightVectors:
+    """What the pairs of a layer share: the lengths of its weight vectors, and how p was stored."""
 
-    output: Tensor  # p, and the offset that was added to it
-    weight: Norms
-    input: Norms
+    norms: Norms
     stored: torch.dtype  # what the output was rounded to
     convolution: bool
-    offset: Tensor | None = None  # the bias
+    offset: Tensor | None = None  # the bias, which was added to p before that rounding
 
-    def rows(self, rows: slice) -> Pairs:
-        """Those of some rows of a linear layer's input."""
-        return replace(self, output=self.output[rows], input=Norms(*(norm[rows] for norm in self.input)))
+    @property
+    def floor(self) -> float:
+        """Up to which sin² θ an angle is unresolved."""
+        return floor_of_sin_square(self.stored, self.norms.value.device.type, self.convolution)
 
-    def floors(self) -> tuple[float, Tensor]:
-        """Up to which sin² θ an angle is unresolved, and by how much this rises, times 1/‖x‖, for each weight vector.
+    @property
+    def rounded(self) -> Tensor:
+        """By how much this floor rises, times 1/‖x‖.
 
         p was rounded together with the bias, and in steps that shrink no further below the smallest normal number.
         """
         tiny = torch.finfo(self.stored).smallest_normal
-        rounded = tiny if self.offset is None else abs(self.offset) + tiny
-        floor = floor_of_sin_square(self.stored, self.output.device.type, self.convolution)
-        return floor, rounded * self.weight.inverse
+        return (tiny if self.offset is None else abs(self.offset) + tiny) * self.norms.inverse
+
+    @property
+    def length(self) -> Tensor:
+        """What stands for ‖w‖ in sums over weight vectors.
+
+        A convolution divides these sums by ‖x‖, as windows overlap and x is not to be divided by the norms of all of
+        them: ‖w‖/‖x‖ could overflow, a share of the longest ‖w‖ cannot.
+        """
+        return self.norms.value / self.longest if self.convolution else self.norms.value
+
+    @property
+    def longest(self) -> Tensor:
+        """The length of each group's longest weight vector."""
+        return self.norms.value.amax(1, keepdim=True).clamp_min(torch.finfo(self.norms.value.dtype).tiny)
+
+    @functools.cached_property
+    def table(self) -> Tensor:
+        """All of this for the compiled kernel: offset, 1/‖w‖, rounded, ‖w‖ and length of every weight vector."""
+        offset = torch.zeros_like(self.rounded) if self.offset is None else self.offset.expand_as(self.rounded)
+        return torch.stack((offset, self.norms.inverse, self.rounded, self.norms.value, self.length))
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """All pairs of a layer, as their output (p, and the offset) and the lengths of their vectors tell them."""
+
+    output: Tensor
+    weight: WeightVectors
+    input: Norms
+
+    def rows(self, rows: slice) -> Pairs:
+        """Those of some rows of a linear layer's input."""
+        return Pairs(self.output[rows], self.weight, Norms(*(norm[rows] for norm in self.input)))
 
 
 def measure(pairs: Pairs) -> Pair:
     """The angle of each pair, from p and the norms."""
-    floor, rounded = pairs.floors()
     weight, input = pairs.weight, pairs.input
-    p = pairs.output if pairs.offset is None else pairs.output - pairs.offset
+    p = pairs.output if weight.offset is None else pairs.output - weight.offset
     # Dividing by one norm after the other keeps norms of 1e±19 finite in float32, where their product is not.
     # A NaN among the data has no angle; as `p`, it spoils no more of the gradient than it does in the native layer.
-    cos = (p * input.inverse * weight.inverse).nan_to_num(nan=0.0).clamp(-1.0, 1.0)
+    cos = (p * input.inverse * weight.norms.inverse).nan_to_num(nan=0.0).clamp(-1.0, 1.0)
     sin_square = (1.0 - cos) * (1.0 + cos)
-    resolved = sin_square > floor * (1.0 + rounded * input.inverse)
-    return Pair(cos, torch.where(resolved, sin_square, 1.0).rsqrt(), weight.value, input.value)
+    resolved = sin_square > weight.floor * (1.0 + weight.rounded * input.inverse)
+    return Pair(cos, torch.where(resolved, sin_square, 1.0).rsqrt(), weight.norms.value, input.value)
 
 
 def weight_and_input_gains(product: Product, pair: Pair) -> tuple[Gains, Gains]:

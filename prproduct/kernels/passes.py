@@ -186,11 +186,7 @@ def split_rows(
     share: int,  # which row of by_weight is this thread's
     output: Any,  # (rows, groups, channels)
     grad: Any,
-    offset: Any,  # (groups, channels), as are the next four
-    weight_inverse: Any,
-    rounded: Any,
-    weight_norm: Any,
-    weight_share: Any,
+    of_weights: Any,  # (5, groups, channels): `WeightVectors.table`
     input_inverse: Any,  # (rows, groups)
     input_norm: Any,
     floor: Any,
@@ -206,6 +202,8 @@ def split_rows(
     by_input: Any,  # (rows, groups)
 ) -> None:
     """`splitting.split` for rows."""
+    offset, weight_inverse, rounded = of_weights[0], of_weights[1], of_weights[2]
+    weight_norm, weight_length = of_weights[3], of_weights[4]
     registers = _fresh_registers(constants, output)
     channels = output.shape[2]
     of_input = len(halves) - 1
@@ -236,15 +234,15 @@ def split_rows(
                     _run(registers, size, steps)
                 for half in range(len(halves)):
                     length, direction, writes, sums = halves[half]
-                    if writes:
-                        turned = weight_turned if half == 0 else input_turned
-                        _turn(strip_grad, registers[direction, :size], turned[n, g, start:stop])
                     if sums:
                         _radial(strip_grad, registers[length, :size], registers[direction, :size], cos, radial)
                         if half == 0:
                             _add_multiple(partial[g, start:stop], radial, input_norm[n, g])
                         if half == of_input:
-                            by_input[n, g] += _dot(radial, weight_share[g, start:stop])
+                            by_input[n, g] += _dot(radial, weight_length[g, start:stop])
+                    if writes:
+                        turned = weight_turned if half == 0 else input_turned
+                        _turn(strip_grad, registers[direction, :size], turned[n, g, start:stop])
         if (n - first) % BLOCK == BLOCK - 1 or n == last - 1:
             _move(partial, by_weight[share])
 
@@ -256,11 +254,7 @@ def split_planes(
     share: int,
     output: Any,  # (batch, groups, channels, positions)
     grad: Any,
-    offset: Any,  # (groups, channels), as are the next four
-    weight_inverse: Any,
-    rounded: Any,
-    weight_norm: Any,
-    weight_share: Any,
+    of_weights: Any,  # (5, groups, channels): `WeightVectors.table`
     input_inverse: Any,  # (batch, groups, positions)
     input_norm: Any,
     floor: Any,
@@ -276,6 +270,8 @@ def split_planes(
     by_input: Any,  # (batch, groups, positions)
 ) -> None:
     """`splitting.split` for planes."""
+    offset, weight_inverse, rounded = of_weights[0], of_weights[1], of_weights[2]
+    weight_norm, weight_length = of_weights[3], of_weights[4]
     registers = _fresh_registers(constants, output)
     positions = output.shape[3]
     of_input = len(halves) - 1
@@ -306,15 +302,15 @@ def split_planes(
                         _run(registers, size, steps)
                     for half in range(len(halves)):
                         length, direction, writes, sums = halves[half]
-                        if writes:
-                            turned = weight_turned if half == 0 else input_turned
-                            _turn(strip_grad, registers[direction, :size], turned[n, g, j, start:stop])
                         if sums:
                             _radial(strip_grad, registers[length, :size], registers[direction, :size], cos, radial)
                             if half == 0:
                                 by_weight[share, g, j] += _dot(radial, input_norm[n, g, start:stop])
                             if half == of_input:
-                                _add_multiple(by_input[n, g, start:stop], radial, weight_share[g, j])
+                                _add_multiple(by_input[n, g, start:stop], radial, weight_length[g, j])
+                        if writes:
+                            turned = weight_turned if half == 0 else input_turned
+                            _turn(strip_grad, registers[direction, :size], turned[n, g, j, start:stop])
 
 
 def _square_sum(x: Any) -> Any:

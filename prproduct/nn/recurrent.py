@@ -136,7 +136,7 @@ class _Cell(ProductLayer):
         states = states or (input.new_zeros(shape),) * count
         input_gates = functional.linear(input, self.weight_ih, self.bias_ih, product=self.product)
         hidden_gates = functional.linear(states[0], self.weight_hh, self.bias_hh, product=self.product)
-        states = self._cell().step(input_gates, hidden_gates, states)
+        states, _ = self._cell().step(input_gates, hidden_gates, states)
         return states if count == 2 else states[0]
 
 
