@@ -1,0 +1,323 @@
+"""The compiled passes against plain torch: every layer and layout, any number of threads, beside others and forked."""
+
+import multiprocessing
+from concurrent.futures import ThreadPoolExecutor
+
+import numba
+import pytest
+import torch
+from compare import relative_error
+
+import prproduct as pr
+from prproduct.kernels import compiled, passes
+from prproduct.products import Gains, Product, resolve
+
+PRODUCTS = ["pr", "r", "tempered:0.3", "tempered:0.5", "no-length", "no-direction", "no-direction-w", "pr-w"]
+LAYERS = {
+    "linear": (pr.functional.linear, (7, 5), (3, 5), {}),
+    "linear, wider than a strip": (pr.functional.linear, (7, 5), (1100, 5), {}),
+    "linear, more rows than a block": (pr.functional.linear, (150, 5), (3, 5), {}),
+    "linear, one vector": (pr.functional.linear, (5,), (3, 5), {}),
+    "linear, one weight": (pr.functional.linear, (2, 7, 5), (5,), {}),
+    "linear, one feature": (pr.functional.linear, (7, 1), (3, 1), {}),
+    "conv1d": (pr.functional.conv1d, (3, 4, 9), (6, 4, 3), {"padding": 1}),
+    "conv2d": (pr.functional.conv2d, (3, 4, 9, 8), (6, 4, 3, 3), {"stride": 2, "padding": 1}),
+    "conv2d, larger than a strip": (pr.functional.conv2d, (2, 3, 30, 31), (4, 3, 3, 3), {"padding": 1}),
+    "conv2d, groups": (pr.functional.conv2d, (3, 4, 9, 8), (6, 2, 3, 2), {"groups": 2, "dilation": 2}),
+    "conv2d, depthwise": (pr.functional.conv2d, (3, 4, 9, 8), (4, 1, 3, 3), {"groups": 4}),
+    "conv2d, one position": (pr.functional.conv2d, (3, 4, 3, 3), (6, 4, 3, 3), {}),
+    "conv3d": (pr.functional.conv3d, (2, 2, 4, 5, 6), (3, 2, 2, 2, 2), {}),
+    "conv_transpose2d": (pr.functional.conv_transpose2d, (2, 4, 5, 6), (4, 3, 3, 3), {"stride": 2, "groups": 2}),
+}
+
+
+@pytest.fixture
+def passes_run(monkeypatch):
+    """The names of the passes as they run."""
+    names, share_out = [], compiled._share_out
+
+    def note(kernel, *arguments, **keywords):
+        names.append(kernel.__name__)
+        share_out(kernel, *arguments, **keywords)
+
+    monkeypatch.setattr(compiled, "_share_out", note)
+    return names
+
+
+def operands(name, dtype, seed=0):
+    op, input_shape, weight_shape, options = LAYERS[name]
+    generator = torch.Generator().manual_seed(seed)
+    x, w = (torch.randn(shape, generator=generator, dtype=dtype) for shape in (input_shape, weight_shape))
+    x, w = x.requires_grad_(), w.requires_grad_()
+    outputs = 1 if len(weight_shape) == 1 else weight_shape[0] if "transpose" not in name else 6
+    bias = None if len(weight_shape) == 1 else torch.randn(outputs, generator=generator, dtype=dtype)
+    return op, x, w, bias, options
+
+
+def both_gradients(y, tensors, grad):
+    """By the compiled passes, and by plain torch."""
+    got = torch.autograd.grad(y, tensors, grad, retain_graph=True)
+    with compiled.switched_off():
+        return got, torch.autograd.grad(y, tensors, grad, retain_graph=True)
+
+
+def assert_equal_to_rounding(got, expected, dtype):
+    """Absolutely where a gradient is zero but for rounding, as that of `no-length` for vectors of one feature."""
+    tolerance = 1e-13 if dtype == torch.float64 else 2e-5
+    for a, b in zip(got, expected, strict=True):
+        assert (a - b).abs().max() <= tolerance * max(1.0, b.abs().max())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("product", PRODUCTS)
+@pytest.mark.parametrize("name", LAYERS)
+def test_equal_plain_torch(name, product, dtype, passes_run):
+    op, x, w, bias, options = operands(name, dtype)
+    y = op(x, w, bias, **options, product=product)
+    got, expected = both_gradients(y, (x, w), torch.randn(y.shape, dtype=dtype))
+    assert [run for run in passes_run if run.startswith("split")] == [
+        "split_rows" if name.startswith("linear") else "split_planes"
+    ]
+    assert_equal_to_rounding(got, expected, dtype)
+
+
+@pytest.mark.parametrize("product", ["pr", "pr-w"])
+@pytest.mark.parametrize("name", ["conv2d", "conv2d, groups", "conv2d, depthwise"])
+@pytest.mark.parametrize("of_grad", ["channels last", "contiguous"])
+def test_channels_last(name, product, of_grad, passes_run):
+    op, x, w, bias, options = operands(name, torch.float64)
+    x = x.detach().contiguous(memory_format=torch.channels_last).requires_grad_()
+    y = op(x, w, bias, **options, product=product)
+    grad = torch.randn(y.shape, dtype=y.dtype)
+    if of_grad == "channels last":
+        grad = grad.contiguous(memory_format=torch.channels_last)
+    got, expected = both_gradients(y, (x, w), grad)
+    assert "split_rows" in passes_run
+    assert_equal_to_rounding(got, expected, torch.float64)
+
+
+@pytest.mark.parametrize("name", ["linear", "conv2d"])
+@pytest.mark.parametrize(
+    "strange",
+    [
+        lambda t: torch.ones((), dtype=t.dtype).expand(t.shape),
+        lambda t: torch.randn(t.shape[::-1], dtype=t.dtype).permute(*range(t.dim())[::-1]),
+        lambda t: torch.randn((*t.shape, 2), dtype=t.dtype)[..., 0],
+    ],
+    ids=["expanded", "transposed", "strided"],
+)
+def test_gradients_of_any_layout(name, strange):
+    op, x, w, bias, options = operands(name, torch.float64)
+    y = op(x, w, bias, **options)
+    assert_equal_to_rounding(*both_gradients(y, (x, w), strange(y.detach())), torch.float64)
+
+
+@pytest.mark.parametrize("name", ["linear", "conv2d"])
+def test_inputs_and_weights_of_any_layout(name):
+    op, x, w, bias, options = operands(name, torch.float64)
+    x, w = (t.detach().transpose(0, -1).contiguous().transpose(0, -1).requires_grad_() for t in (x, w))
+    y = op(x, w, bias, **options)
+    assert_equal_to_rounding(*both_gradients(y, (x, w), torch.randn(y.shape, dtype=y.dtype)), torch.float64)
+
+
+@pytest.mark.parametrize("product", PRODUCTS)
+@pytest.mark.parametrize("name", ["linear", "conv2d"])
+def test_zero_parallel_and_broken_vectors(name, product):
+    op, x, w, bias, options = operands(name, torch.float64)
+    with torch.no_grad():
+        x[0], w[0] = 0.0, 0.0
+        x[1].fill_(torch.inf)
+        x[2] = 1e-200
+        if name == "linear":
+            x[3], x[4] = 2 * w[1], torch.nan
+    y = op(x, w, bias, **options, product=product)
+    got, expected = both_gradients(y, (x, w), torch.ones_like(y))
+    for a, b in zip(got, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9, equal_nan=True)
+
+
+@pytest.mark.parametrize("bias_shape", [(), (1,), (7, 3), (2, 7, 3)])
+def test_linear_biases_of_any_shape(bias_shape):
+    x, w = torch.randn(2, 7, 5, dtype=torch.float64), torch.randn(3, 5, dtype=torch.float64, requires_grad=True)
+    y = pr.functional.linear(x, w, torch.randn(bias_shape, dtype=torch.float64))
+    assert_equal_to_rounding(*both_gradients(y, (w,), torch.randn_like(y)), torch.float64)
+
+
+def step() -> torch.Tensor:
+    """A backward large enough to be shared between threads."""
+    torch.manual_seed(0)
+    layer, x = pr.nn.Linear(20, 700), torch.randn(600, 20)
+    layer(x).square().sum().backward()
+    return layer.weight.grad
+
+
+@pytest.fixture
+def threads():
+    """Sets how many torch uses, for one test."""
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+def test_any_number_of_threads_and_each_of_them_repeatably(threads):
+    threads(1)
+    alone = step()
+    for count in (2, 3, 8):
+        threads(count)
+        results = [step() for _ in range(3)]
+        assert all(torch.equal(result, results[0]) for result in results[1:])
+        assert relative_error(results[0], alone) <= 1e-6
+
+
+def test_follows_the_number_of_torchs_threads(threads, monkeypatch):
+    shares, share_out = [], compiled._share_out
+    monkeypatch.setattr(
+        compiled,
+        "_share_out",
+        lambda kernel, count, *rest, **keywords: shares.append(count) or share_out(kernel, count, *rest, **keywords),
+    )
+    for count in (1, 3):
+        threads(count)
+        shares.clear()
+        step()
+        assert max(shares) == count
+
+
+def test_backward_in_several_threads_at_once(threads):
+    threads(2)
+    torch.manual_seed(0)
+    layer, x = pr.nn.Linear(20, 700), torch.randn(600, 20)
+
+    def gradient(_):
+        return torch.autograd.grad(layer(x).square().sum(), layer.weight)[0]
+
+    expected = gradient(None)
+    with ThreadPoolExecutor(8) as pool:
+        assert all(torch.equal(got, expected) for got in pool.map(gradient, range(32)))
+
+
+@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning", "ignore:.*multi-threaded, use of fork.*")
+def test_backward_after_a_fork(threads):
+    """The child has the pool of its parent, but not its threads."""
+    threads(2)
+    expected = step()
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        got = pool.apply_async(_forked_norm).get(timeout=60)
+    assert got == pytest.approx(expected.norm().item(), rel=1e-6)
+
+
+def _forked_norm() -> float:
+    torch.set_num_threads(1)  # torch's own threads do not survive a fork either
+    torch.get_num_threads, before = lambda: 2, torch.get_num_threads
+    try:
+        return step().norm().item()
+    finally:
+        torch.get_num_threads = before
+
+
+def test_without_numba_plain_torch_serves(monkeypatch, passes_run):
+    with_passes = step()
+    assert passes_run
+    passes_run.clear()
+    monkeypatch.setattr(compiled, "passes", lambda: None)
+    torch.testing.assert_close(step(), with_passes, rtol=1e-4, atol=1e-4)
+    assert not passes_run
+
+
+def test_without_a_place_to_keep_the_compiled_code(monkeypatch):
+    njit = numba.njit
+
+    def no_place(function, cache=False, **options):
+        if cache:
+            raise RuntimeError("cannot cache function: no locator available")
+        return njit(function, **options)
+
+    monkeypatch.setattr(numba, "njit", no_place)
+    assert passes._compiled(lambda x: x + 1)(1) == 2
+
+
+class Own(Product):
+    """A user's product, and not a frozen one."""
+
+    def __init__(self, limit):
+        self.limit = limit
+
+    def gains(self, pair):
+        turned = torch.where(pair.cos > 0, pair.inverse_sin.clamp(1.1, self.limit), -pair.sin / 2)
+        return Gains(length=1 / (1 + pair.cos.square()).rsqrt(), direction=turned * pair.weight_norm.sqrt())
+
+    def input_gains(self, pair, weight_gains):
+        return Gains(length=0.5, direction=torch.maximum(pair.cos.abs(), pair.input_norm.exp().log()))
+
+
+@pytest.mark.parametrize("name", ["linear", "conv2d, groups"])
+def test_a_products_own_rule_runs_compiled_and_may_change(name, passes_run):
+    op, x, w, bias, options = operands(name, torch.float64)
+    product = Own(1.5)
+    y = op(x, w, bias, **options, product=product)
+    grad = torch.randn_like(y)
+    first, expected = both_gradients(y, (x, w), grad)
+    assert any(run.startswith("split") for run in passes_run)
+    assert_equal_to_rounding(first, expected, torch.float64)
+    product.limit = 1.2
+    second, expected = both_gradients(y, (x, w), grad)
+    assert_equal_to_rounding(second, expected, torch.float64)
+    assert relative_error(second[1], first[1]) > 1e-3
+
+
+class Centred(Product):
+    """What no list of elementwise operations can say."""
+
+    def gains(self, pair):
+        return Gains(length=1.0, direction=pair.inverse_sin / pair.inverse_sin.mean())
+
+
+class Branching(Product):
+    def gains(self, pair):
+        return Gains(length=1.0, direction=pair.inverse_sin if pair.cos.max() > 0 else 1.0)
+
+
+class Scaled(Product):
+    """By a tensor, whose value may change."""
+
+    factor = torch.tensor(2.0, dtype=torch.float64)
+
+    def gains(self, pair):
+        return Gains(length=1.0, direction=pair.inverse_sin * self.factor)
+
+
+@pytest.mark.parametrize("product", [Centred(), Branching(), Scaled()])
+def test_other_rules_run_in_plain_torch(product, passes_run):
+    op, x, w, bias, _ = operands("linear", torch.float64)
+    y = op(x, w, bias, product=product)
+    got, expected = both_gradients(y, (x, w), torch.randn_like(y))
+    assert not any(run.startswith("split") for run in passes_run)
+    assert_equal_to_rounding(got, expected, torch.float64)
+
+
+class WrongShape(Product):
+    def gains(self, pair):
+        return Gains(length=1.0, direction=pair.weight_norm)
+
+
+def test_a_gain_of_the_wrong_shape_is_refused_as_in_plain_torch():
+    op, x, w, bias, _ = operands("linear", torch.float64)
+    with pytest.raises(ValueError, match="direction gain of shape"):
+        op(x, w, bias, product=WrongShape()).sum().backward()
+
+
+def test_the_memory_given_may_be_the_gradients_own():
+    from prproduct.autograd import GradientRule
+    from prproduct.kernels.contractions import Linear
+
+    x, w = torch.randn(9, 5), torch.randn(7, 5)
+    for product in PRODUCTS:
+        output = x @ w.T
+        grad = torch.randn_like(output)
+        with torch.no_grad():
+            rule = GradientRule.at(Linear(), resolve(product), x, w, None, output, grad)
+            expected = rule.split(grad)
+            got = rule.split(overwritten := grad.clone(), overwritten)
+        for half, other in zip(got, expected, strict=True):
+            for a, b in zip(half, other, strict=True):
+                assert (a is None and b is None) or torch.equal(a, b)
