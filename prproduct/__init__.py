@@ -7,7 +7,19 @@
 """
 
 from prproduct import functional, nn, products, reference
-from prproduct.conversion import Report, convert, register, report, revert
+from prproduct.conversion import Check, Report, check, convert, register, report, revert
 
-__all__ = ["Report", "convert", "functional", "nn", "products", "reference", "register", "report", "revert"]
+__all__ = [
+    "Check",
+    "Report",
+    "check",
+    "convert",
+    "functional",
+    "nn",
+    "products",
+    "reference",
+    "register",
+    "report",
+    "revert",
+]
 __version__ = "0.1.0"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.nn.utils import parametrize
 
@@ -72,37 +72,40 @@ def report(module: nn.Module) -> Report:
     return Report(tuple(_rows(module)))
 
 
-def _rows(module: nn.Module) -> Iterator[Row]:
+def own_parameters(module: nn.Module) -> Iterator[tuple[str, str, list[Tensor]]]:
+    """Name, type and parameters of every module with parameters of its own; a parametrized layer's count as its own."""
     inner = {id(m) for layer in module.modules() for m in _parametrizations(layer)}
+    for name, layer in module.named_modules():
+        holders = (layer, *_parametrizations(layer))
+        parameters: list[Tensor] = [p for holder in holders for p in holder.parameters(recurse=False)]
+        if parameters and id(layer) not in inner:
+            yield name, type(layer).__name__, parameters
+
+
+def _rows(module: nn.Module) -> Iterator[Row]:
     attentions = {id(m.out_proj): m for m in module.modules() if isinstance(m, nn.MultiheadAttention)}
+    owned = {name: (kind, parameters) for name, kind, parameters in own_parameters(module)}
     counted: dict[int, str] = {}
     for name, (layer, target) in verdicts_of(module).items():
-        own = [
-            *layer.parameters(recurse=False),
-            *(p for m in _parametrizations(layer) for p in m.parameters(recurse=False)),
-        ]
-        if id(layer) in inner or not (own or isinstance(layer, ProductLayer) or is_quantized(layer)):
+        if name not in owned and not is_quantized(layer):
             continue
-        shared = {counted[id(p)] for p in own if id(p) in counted}
-        fresh = [p for p in own if counted.setdefault(id(p), name) == name]
+        kind, parameters = owned.get(name, (type(layer).__name__, []))
+        shared = {counted[id(p)] for p in parameters if id(p) in counted}
+        fresh = [p for p in parameters if counted.setdefault(id(p), name) == name]
         weights = sum(0 if is_lazy(p) else p.numel() for p in fresh)
         holder = attentions.get(id(layer), layer)
         notes = [f"shares weights with {other}" for other in sorted(shared)]
         if isinstance(holder, ProductLayer):
             notes += ["with its attention"] if holder is not layer else []
-            yield Row(name, _type_name(layer), str(holder.product), ", ".join(notes), weights)
+            yield Row(name, kind, str(holder.product), ", ".join(notes), weights)
         else:
             why = target if isinstance(target, str) else "could be converted, and was not chosen"
-            yield Row(name, _type_name(layer), None, ", ".join([why, *notes]), weights)
+            yield Row(name, kind, None, ", ".join([why, *notes]), weights)
 
 
 def _parametrizations(layer: nn.Module) -> Iterable[nn.Module]:
     """The modules by which torch.nn.utils.parametrize computes the layer's weights: part of it, not layers."""
     return layer.get_submodule("parametrizations").modules() if parametrize.is_parametrized(layer) else ()
-
-
-def _type_name(layer: nn.Module) -> str:
-    return type(layer).__name__
 
 
 def table(headings: Sequence[str], lines: Iterable[Sequence[str]], numbers: int) -> str:
