@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.nn.parameter import is_lazy
 
 from prproduct.conversion.convert import convert, revert
@@ -110,7 +109,7 @@ def check(module: nn.Module, *batch: Any, **keywords: Any) -> Check:
             convert(module)
         products = {row.name: row.product for row in report(module).rows}
         converted = _classes(module)
-        with _names_called(module) as called:
+        with _never_called(module) as silent:
             ours = _Run.of(module, batch, keywords)
         native_classes = _classes(revert(module))
         native = _Run.of(module, batch, keywords)
@@ -129,7 +128,6 @@ def check(module: nn.Module, *batch: Any, **keywords: Any) -> Check:
     )
     everything: list[Tensor] = list(module.parameters())
     total = GradientRow("all together", "", "", _norm(native, everything), _norm(ours, everything))
-    layers = {name for name, m in module.named_modules() if products.get(name) and not name.endswith("out_proj")}
     return Check(
         rows,
         total,
@@ -137,7 +135,7 @@ def check(module: nn.Module, *batch: Any, **keywords: Any) -> Check:
         max((_difference(a, b) for a, b in zip(ours.outputs, native.outputs, strict=True)), default=0.0),
         native_seconds,
         converted_seconds,
-        tuple(sorted(layers - called)),
+        tuple(sorted(silent)),
     )
 
 
@@ -225,15 +223,15 @@ def _set_classes(classes: Classes) -> None:
 
 
 @contextmanager
-def _names_called(module: nn.Module) -> Iterator[set[str]]:
-    """The names of the modules whose forward is called meanwhile."""
-    names = {id(m): name for name, m in module.named_modules()}
-    called: set[str] = set()
-    handle = register_module_forward_pre_hook(lambda m, inputs: called.add(names.get(id(m), "")))
-    try:
-        yield called
-    finally:
-        handle.remove()
+def _never_called(module: nn.Module) -> Iterator[set[str]]:
+    """The names of the layers under a product whose forward is not called meanwhile."""
+    layers = {name: m for name, m in module.named_modules() if isinstance(m, ProductLayer)}
+    silent = set(layers)
+    with ExitStack() as stack:
+        for name, layer in layers.items():
+            handle = layer.register_forward_pre_hook(lambda *_, name=name: silent.discard(name))
+            stack.callback(handle.remove)
+        yield silent
 
 
 @contextmanager

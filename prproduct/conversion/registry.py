@@ -134,7 +134,7 @@ def _mixed(cls: Layer, known: Layer) -> Layer | str:
         return _derived(cls, ours, cls)
     if all(_only_prepares(base, between, ours, known) for base in rewritten):
         return _derived(cls, cls, ours)
-    return f"{rewritten[0].__qualname__} has a forward of its own: teach it with pr.register"
+    return f"{_full_name(rewritten[0])} has a forward of its own: teach it with pr.register"
 
 
 def _derived(native: Layer, *bases: Layer) -> Layer:
