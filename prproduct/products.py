@@ -43,7 +43,7 @@ A product of your own is one class:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -163,13 +163,17 @@ class Tempered(Product):
 
     name = "tempered"
     power: float = 0.5
+    # torch.compile builds numbers into its code, and cannot make them symbols in a backward; tensors are looked up.
+    _power: Tensor = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.power <= 1.0:
             raise ValueError(f"the power of tempered must lie between 0 (p) and 1 (pr), not at {self.power}")
+        object.__setattr__(self, "_power", torch.tensor(self.power, dtype=torch.float64, device="cpu"))
 
     def gains(self, pair: Pair) -> Gains:
-        return Gains(length=1.0, direction=pair.inverse_sin**self.power)
+        power = self._power if torch.compiler.is_compiling() else self.power
+        return Gains(length=1.0, direction=pair.inverse_sin**power)
 
     def __str__(self) -> str:
         return f"{self.name}:{self.power}"

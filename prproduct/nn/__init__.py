@@ -2,6 +2,7 @@
 
 from prproduct.nn.attention import MultiheadAttention
 from prproduct.nn.conv import Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
+from prproduct.nn.layer import ProductLayer
 from prproduct.nn.lazy import (
     LazyConv1d,
     LazyConv2d,
@@ -35,5 +36,6 @@ __all__ = [
     "LazyLinear",
     "Linear",
     "MultiheadAttention",
+    "ProductLayer",
     "RNNCell",
 ]

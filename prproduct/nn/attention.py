@@ -51,7 +51,7 @@ class MultiheadAttention(ProductLayer, torch.nn.MultiheadAttention):
         if not self.batch_first:
             q, k, v = (t.transpose(0, 1) for t in (q, k, v))  # (batch, length, embedding)
         k, v, added = self._extend(k, v)
-        mask = _merge_masks(key_padding_mask, attn_mask, added, len(q), self.num_heads, q.dtype)
+        mask = _merge_masks(key_padding_mask, attn_mask, added, q.shape[0], self.num_heads, q.dtype)
         q, k, v = (
             t.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for t in (q, k, v)
         )  # (batch, heads, length, …)
@@ -87,8 +87,8 @@ class MultiheadAttention(ProductLayer, torch.nn.MultiheadAttention):
         """Keys and values with the learned and the zero one at their end, and how many those are."""
         length = k.shape[1]
         if self.bias_k is not None and self.bias_v is not None:
-            k = torch.cat([k, self.bias_k.expand(len(k), 1, -1)], dim=1)
-            v = torch.cat([v, self.bias_v.expand(len(v), 1, -1)], dim=1)
+            k = torch.cat([k, self.bias_k.expand(k.shape[0], 1, -1)], dim=1)
+            v = torch.cat([v, self.bias_v.expand(v.shape[0], 1, -1)], dim=1)
         if self.add_zero_attn:
             k, v = F.pad(k, (0, 0, 0, 1)), F.pad(v, (0, 0, 0, 1))
         return k, v, k.shape[1] - length

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -45,6 +45,8 @@ class Conv2d(ProductLayer, torch.nn.Conv2d):
     >>> Conv2d(3, 16, 3, padding=1, product="r")
     Conv2d(3, 16, kernel_size=(3, 3), stride=(1, 1), padding=(1, 1), product=r)
     """
+
+    superfluous_keys: ClassVar = {"ones_weight": None}
 
     def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         return _convolve(functional.conv2d, self, input, weight, bias)

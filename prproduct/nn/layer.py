@@ -16,6 +16,8 @@ class ProductLayer(nn.Module):
 
     product: Product
     __signature__: ClassVar[inspect.Signature]
+    # Keys in checkpoints of the paper's own code that say nothing new: a kernel of ones, or a second name of a weight.
+    superfluous_keys: ClassVar[dict[str, str | None]] = {}
 
     def __init__(self, *args: Any, product: str | Product = "pr", **kwargs: Any) -> None:
         product = resolve(product)
@@ -37,6 +39,16 @@ class ProductLayer(nn.Module):
         open_ended = parameters and parameters[-1].kind is inspect.Parameter.VAR_KEYWORD
         parameters.insert(len(parameters) - bool(open_ended), product)
         cls.__signature__ = signature.replace(parameters=parameters)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        for key, twin in self.superfluous_keys.items():
+            value = state_dict.get(prefix + key)
+            if value is None:
+                continue
+            known = value.eq(1).all() if twin is None else value.equal(state_dict.setdefault(prefix + twin, value))
+            if known:  # otherwise it stays, and torch calls it unexpected
+                del state_dict[prefix + key]
+        super()._load_from_state_dict(state_dict, prefix, *args)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, product={self.product}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -147,6 +147,10 @@ class LSTMCell(_Cell, torch.nn.LSTMCell):
     >>> h.shape
     torch.Size([2, 4])
     """
+
+    superfluous_keys: ClassVar = {
+        f"{part}_linear.{kind}": f"{kind}_{part}" for part in ("ih", "hh") for kind in ("weight", "bias")
+    }
 
     def _cell(self) -> recurrence.Cell:
         return recurrence.LSTM()

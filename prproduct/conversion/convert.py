@@ -1,0 +1,104 @@
+"""In place: every layer that prproduct knows under a product, and every converted layer back in torch's own class."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from torch import nn
+
+from prproduct.conversion.registry import Layer, converted_class, native_class, unfused_class
+from prproduct.nn.encoder import UnfusedEncoder, UnfusedEncoderLayer
+from prproduct.nn.layer import ProductLayer
+from prproduct.products import Product, resolve
+
+Model = TypeVar("Model", bound=nn.Module)
+Filter = Callable[[nn.Module, str], bool]
+Verdicts = dict[str, tuple[nn.Module, Layer | str]]
+
+
+def convert(module: Model, product: str | Product = "pr", *, filter_fn: Filter | None = None) -> Model:
+    """Put the layers of a model, or one layer, under a product: in place, and returned.
+
+    Parameters, buffers, hooks, flags, names and state_dict stay the very same, so an optimizer built before goes on
+    working. `filter_fn(layer, name)` chooses among the layers that can be converted; call again for other layers and
+    other products. Converting a converted layer changes its product and nothing else. `report` shows what was done.
+
+    >>> import torch, prproduct as pr
+    >>> model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 2))
+    >>> pr.convert(model, filter_fn=lambda layer, name: name != "2")
+    Sequential(
+      (0): Linear(in_features=8, out_features=16, bias=True, product=pr)
+      (1): ReLU()
+      (2): Linear(in_features=16, out_features=2, bias=True)
+    )
+    """
+    product = resolve(product)
+    verdicts = verdicts_of(module)
+    possible = {name: target for name, (_, target) in verdicts.items() if not isinstance(target, str)}
+    chosen = {
+        name: target for name, target in possible.items() if filter_fn is None or filter_fn(verdicts[name][0], name)
+    }
+    if not chosen:
+        raise ValueError(_why_nothing(module, verdicts, len(possible)))
+    encoders = () if product.has_native_forward else tuple(module.modules())
+    with _all_or_nothing(module):
+        for name, target in chosen.items():
+            layer = verdicts[name][0]
+            layer.__class__ = target
+            vars(layer)["product"] = product
+        for encoder in encoders:
+            encoder.__class__ = unfused_class(type(encoder)) or type(encoder)
+    return module
+
+
+def revert(module: Model) -> Model:
+    """Give every converted layer its torch class back, in place, and return the model.
+
+    >>> import torch, prproduct as pr
+    >>> pr.revert(pr.convert(torch.nn.Linear(8, 16)))
+    Linear(in_features=8, out_features=16, bias=True)
+    """
+    ours = (ProductLayer, UnfusedEncoder, UnfusedEncoderLayer)
+    natives: list[tuple[nn.Module, Layer]]
+    natives = [(layer, native_class(layer)) for layer in module.modules() if isinstance(layer, ours)]
+    with _all_or_nothing(module):
+        for layer, native in natives:
+            layer.__class__ = native
+            vars(layer).pop("product", None)
+    return module
+
+
+def verdicts_of(module: nn.Module) -> Verdicts:
+    """Each module under its first name, with the class it would become or the reason why it stays."""
+    held = {id(m.out_proj) for m in module.modules() if isinstance(m, nn.MultiheadAttention)}
+    unused = "its attention takes the weights and never calls it"
+    return {
+        name: (layer, unused if id(layer) in held else converted_class(layer)) for name, layer in module.named_modules()
+    }
+
+
+def _why_nothing(module: nn.Module, verdicts: Verdicts, possible: int) -> str:
+    if possible:
+        return f"nothing to convert: filter_fn left all {possible} layers that could be converted"
+    holders = [(layer, why) for layer, why in verdicts.values() if any(True for _ in layer.parameters(recurse=False))]
+    kinds = Counter(f"{type(layer).__name__} ({why})" for layer, why in holders)
+    found = "; ".join(f"{count} × {kind}" for kind, count in kinds.most_common(5)) or "no parameters at all"
+    return f"nothing to convert in {type(module).__name__}: {found}"
+
+
+@contextmanager
+def _all_or_nothing(module: nn.Module) -> Iterator[None]:
+    """If a step fails, all modules get back the class and the product that they had."""
+    before = [(m, type(m), vars(m).get("product")) for m in module.modules()]
+    try:
+        yield
+    except BaseException:
+        for m, cls, product in before:
+            m.__class__ = cls
+            vars(m)["product"] = product
+            if product is None:
+                del vars(m)["product"]
+        raise

@@ -1,0 +1,269 @@
+"""Which class a layer becomes under a product, which it was before, and why some layers stay as they are.
+
+A layer is converted by changing its `__class__`: Parameters, hooks, flags and names stay the very same objects. A layer
+of exactly a known type becomes the class registered for it. A subclass that keeps the known type's forward, or only
+prepares the input for it, becomes a class made here that has both for bases.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+from torch.nn.utils import parametrize
+
+from prproduct import nn as layers
+from prproduct.nn.encoder import UnfusedEncoder, UnfusedEncoderLayer
+from prproduct.nn.layer import ProductLayer
+from prproduct.nn.transposed import TransposedLinear
+
+Layer = type[nn.Module]
+Rule = TypeVar("Rule", bound=type[ProductLayer])
+
+_BY_TYPE: dict[Layer, Layer] = {
+    getattr(nn, name): getattr(layers, name) for name in layers.__all__ if hasattr(nn, name)
+}
+_BY_NAME: dict[str, Layer] = {"transformers.pytorch_utils.Conv1D": TransposedLinear}
+_UNFUSED: dict[Layer, Layer] = {
+    nn.TransformerEncoderLayer: UnfusedEncoderLayer,
+    nn.TransformerEncoder: UnfusedEncoder,
+}
+_DERIVED: dict[tuple[Layer, ...], Layer] = {}
+# What a class made here was made from. Its own, not inherited: looked up in vars().
+_NATIVE = "_prproduct_native_class"
+
+
+def register(layer: Layer | str) -> Callable[[Rule], Rule]:
+    """Teach `convert` a layer type: the decorated class becomes the layer's, under a product.
+
+    It derives from `prproduct.nn.ProductLayer` and has a forward that uses `self.product`; everything else stays the
+    layer's own. A type may be named by a string, "package.module.Class", so that its package need not be imported.
+
+    >>> import torch, prproduct as pr
+    >>> class Scaled(torch.nn.Linear):
+    ...     def forward(self, x):
+    ...         return 2 * torch.nn.functional.linear(x, self.weight, self.bias)
+    >>> @pr.register(Scaled)
+    ... class ProductScaled(pr.nn.ProductLayer):
+    ...     def forward(self, x):
+    ...         return 2 * pr.functional.linear(x, self.weight, self.bias, product=self.product)
+    >>> pr.convert(Scaled(4, 2))
+    Scaled(in_features=4, out_features=2, bias=True, product=pr)
+    """
+    if not (isinstance(layer, str) or (isinstance(layer, type) and issubclass(layer, nn.Module))):
+        raise TypeError(f"register takes a torch.nn.Module class or its full name, not {layer!r}")
+
+    def enter(rule: Rule) -> Rule:
+        if not (isinstance(rule, type) and issubclass(rule, ProductLayer) and rule.forward is not nn.Module.forward):
+            raise TypeError(f"{rule!r} must derive from prproduct.nn.ProductLayer and define forward")
+        if isinstance(layer, str):
+            _BY_NAME[layer] = rule
+        else:
+            _BY_TYPE[layer] = rule
+        return rule
+
+    return enter
+
+
+def converted_class(module: nn.Module) -> Layer | str:
+    """The class that this layer becomes under a product, or the reason why it stays as it is."""
+    if isinstance(module, ProductLayer):
+        return type(module)
+    found = _known(_plain_class(module))
+    if found is None:
+        return _why_unknown(module)
+    obstacle = _obstacle(module)
+    if obstacle:
+        return obstacle
+    target = _mixed(_plain_class(module), found)
+    if isinstance(target, str) or not parametrize.is_parametrized(module):
+        return target
+    return _parametrized_like(type(module), target)
+
+
+def native_class(module: nn.Module) -> Layer:
+    """The class that a converted layer had before, or would have had."""
+    cls = type(module)
+    if not parametrize.is_parametrized(module):
+        return _native(cls)
+    before = vars(cls).get(_NATIVE)
+    if before is not None and _tensors_of(before) == _tensors_of(cls):
+        return before
+    return _parametrized_like(cls, _native(cls.__bases__[0]))
+
+
+def unfused_class(cls: Layer) -> Layer | None:
+    """For torch's encoder, which may compute without calling its layers: the class that calls them where it must."""
+    for fused, unfused in _UNFUSED.items():
+        if issubclass(cls, fused) and not issubclass(cls, unfused):
+            return unfused if cls is fused else _derived(cls, unfused, cls)
+    return None
+
+
+def _plain_class(module: nn.Module) -> Layer:
+    """The class, without what torch.nn.utils.parametrize puts on top."""
+    return type(module).__bases__[0] if parametrize.is_parametrized(module) else type(module)
+
+
+def _known(cls: Layer) -> Layer | None:
+    """The nearest class of which cls is a kind, and which is registered."""
+    return next((base for base in cls.__mro__ if base in _BY_TYPE or _full_name(base) in _BY_NAME), None)
+
+
+def _full_name(cls: type) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"
+
+
+def _exact(known: Layer) -> Layer:
+    """What a layer of exactly this registered type becomes."""
+    rule = _BY_TYPE.get(known) or _BY_NAME[_full_name(known)]
+    return rule if issubclass(rule, known) else _derived(known, rule, known)
+
+
+def _mixed(cls: Layer, known: Layer) -> Layer | str:
+    """What a layer of cls becomes, by the rule for the class it derives from; a reason if the rule would miss it."""
+    ours = _exact(known)
+    if cls is known:
+        return ours
+    between = cls.__mro__[: cls.__mro__.index(known)]
+    rewritten = [base for base in between if vars(base).keys() & _computing(ours, known)]
+    if not rewritten:
+        return _derived(cls, ours, cls)
+    if all(_only_prepares(base, between, ours, known) for base in rewritten):
+        return _derived(cls, cls, ours)
+    return f"{_full_name(rewritten[0])} has a forward of its own: teach it with pr.register"
+
+
+def _derived(native: Layer, *bases: Layer) -> Layer:
+    """The class with these bases that looks like `native`, shows its product, and survives pickle and deepcopy."""
+    if bases in _DERIVED:
+        return _DERIVED[bases]
+
+    def extra_repr(self: Any) -> str:
+        return ", ".join(part for part in (native.extra_repr(self), f"product={self.product}") if part)
+
+    def reduce(self: Any, protocol: Any) -> tuple[Any, ...]:
+        return _blank, (native,), self.__getstate__()
+
+    names = ("__module__", "__qualname__", "__doc__")
+    namespace: dict[str, Any] = {name: getattr(native, name) for name in names}
+    namespace |= {"__reduce_ex__": reduce, _NATIVE: native}
+    if any(issubclass(base, ProductLayer) for base in bases):
+        namespace["extra_repr"] = extra_repr
+    return _DERIVED.setdefault(
+        bases, types.new_class(native.__name__, bases, exec_body=lambda body: body.update(namespace))
+    )
+
+
+def _blank(native: Layer) -> nn.Module:
+    """An empty layer of the class derived from `native`: what pickle and deepcopy fill."""
+    known = _known(native)
+    cls = unfused_class(native) if known is None else _mixed(native, known)
+    if cls is None or isinstance(cls, str):
+        raise TypeError(f"{_full_name(native)} was converted by a rule that is not here: pr.register it, then load")
+    return cls.__new__(cls)
+
+
+def _parametrized_like(cls: Layer, base: Layer) -> Layer:
+    """The class that torch would have made, had it parametrized a layer of `base` instead."""
+    namespace = {key: value for key, value in vars(cls).items() if key not in ("__dict__", "__weakref__", _NATIVE)}
+    name = f"Parametrized{base.__name__}"
+    namespace |= {"__qualname__": name, _NATIVE: cls}
+    return types.new_class(name, (base,), exec_body=lambda body: body.update(namespace))
+
+
+def _tensors_of(parametrized: Layer) -> set[str]:
+    return {name for name, value in vars(parametrized).items() if isinstance(value, property)}
+
+
+def _native(cls: Layer) -> Layer:
+    if _NATIVE in vars(cls):
+        return vars(cls)[_NATIVE]
+    pairs = (*_BY_TYPE.items(), *_UNFUSED.items())
+    known = next((native for native, converted in pairs if converted is cls), None)
+    if known is None:
+        raise TypeError(
+            f"{_full_name(cls)} was not made by convert and has no class to go back to: convert it to 'p' instead"
+        )
+    return known
+
+
+def _computing(ours: Layer, known: Layer) -> set[str]:
+    """The methods by which a converted layer computes: whoever overrides one of these may miss the product."""
+    own = (base for base in ours.__mro__ if base not in known.__mro__ and base is not ProductLayer)
+    names = {name for base in own for name in vars(base) if not name.startswith("__")}
+    return {"forward", "__call__", *names} - {"extra_repr", _NATIVE}
+
+
+def _only_prepares(base: Layer, between: tuple[type, ...], ours: Layer, known: Layer) -> bool:
+    """Whether a class overrides forward alone, and in it hands over to super().forward and touches no weight itself."""
+    if vars(base).keys() & _computing(ours, known) != {"forward"}:
+        return False
+    names = set(_names_used(base.forward, between))
+    weights = {
+        name for name in names if name.startswith(("weight", "bias", "_parameters", "_conv", "in_proj", "_flat"))
+    }
+    loopholes = names & {"parameters", "named_parameters", "state_dict", "getattr", "__dict__", "vars", "_modules"}
+    return {"super", "forward"} <= names and not weights and not loopholes
+
+
+def _names_used(function: Any, between: tuple[type, ...], seen: frozenset[str] = frozenset()) -> Iterator[str]:
+    """The names in a method's code, and in that of the methods beside it which it may call."""
+    codes = [function.__code__] if isinstance(function, types.FunctionType) else []
+    if not codes:
+        yield "getattr"  # a builtin, a partial, a scripted method: it may do anything
+    while codes:
+        code = codes.pop()
+        codes += [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
+        yield from code.co_names
+        for name in set(code.co_names) - seen - {"forward"}:
+            for base in between:
+                method = vars(base).get(name)
+                if isinstance(method, (types.FunctionType, staticmethod, classmethod, property)):
+                    inner = getattr(method, "fget", None) or getattr(method, "__func__", method)
+                    yield from _names_used(inner, between, seen | {name})
+
+
+def _obstacle(module: nn.Module) -> str:
+    """Why a layer of a known type cannot be converted, or nothing."""
+    if "forward" in vars(module):
+        return "its forward was replaced on the instance: convert first, then let others wrap it"
+    if hasattr(module, "product"):
+        return "it has an attribute `product` of its own"
+    for weight in module.parameters():
+        kind = type(weight)
+        if weight.is_complex():
+            return "complex weights have no angle of this kind"
+        if not weight.is_floating_point() or not kind.__module__.startswith("torch."):
+            return f"quantized or special weights ({kind.__name__}, {str(weight.dtype).removeprefix('torch.')})"
+    return ""
+
+
+_LEFT: list[tuple[tuple[type, ...], str]] = [
+    ((nn.Embedding, nn.EmbeddingBag), "embedding: looks rows up, multiplies nothing"),
+    ((nn.Bilinear,), "bilinear: two inputs meet each weight"),
+    ((nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm), "normalisation: one factor a feature"),
+    ((nn.PReLU,), "activation: one factor a feature"),
+    ((nn.ParameterList, nn.ParameterDict), "parameters for others to use"),
+    ((torch.jit.ScriptModule,), "TorchScript: its code is fixed"),
+]
+
+
+def _why_unknown(module: nn.Module) -> str:
+    if is_quantized(module):
+        return "quantized"
+    for types_, why in _LEFT:
+        if isinstance(module, types_):
+            return why
+    if "Norm" in type(module).__name__:
+        return "normalisation: one factor a feature"
+    return "no layer type that prproduct knows: if it multiplies weights with data, teach it with pr.register"
+
+
+def is_quantized(module: nn.Module) -> bool:
+    """Whether it is one of torch's quantized layers, which hold their weights in a form of their own."""
+    name = type(module).__module__
+    return name.startswith(("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized")) and hasattr(module, "weight")

@@ -1,0 +1,121 @@
+"""What of a model is under a product, what is not, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+from torch.nn.utils import parametrize
+
+from prproduct.conversion.convert import verdicts_of
+from prproduct.conversion.registry import is_quantized
+from prproduct.nn.layer import ProductLayer
+
+
+@dataclass(frozen=True)
+class Row:
+    """One module that holds weights; `product` is None where it was left, and `why` says why."""
+
+    name: str
+    type: str
+    product: str | None
+    why: str
+    weights: int
+
+    @property
+    def state(self) -> str:
+        """As the table shows it."""
+        return f"left: {self.why}" if self.product is None else ", ".join(filter(None, (self.product, self.why)))
+
+
+@dataclass(frozen=True)
+class Report:
+    """A row for every module that holds weights; `str` is the table, a row's fields are the data."""
+
+    rows: tuple[Row, ...]
+
+    @property
+    def converted(self) -> tuple[Row, ...]:
+        """The modules under a product."""
+        return tuple(row for row in self.rows if row.product is not None)
+
+    @property
+    def left(self) -> tuple[Row, ...]:
+        """The modules that stayed as they were."""
+        return tuple(row for row in self.rows if row.product is None)
+
+    def __str__(self) -> str:
+        lines = [(row.name or "(the model)", row.type, row.state, f"{row.weights:,}") for row in self.rows]
+        total, done = (sum(row.weights for row in rows) for rows in (self.rows, self.converted))
+        share = f" ({done / total:.1%})" if total else ""
+        summary = (
+            f"{len(self.converted)} of {len(self.rows)} modules and {done:,} of {total:,} weights{share} converted"
+        )
+        return f"{table(('name', 'type', 'state', 'weights'), lines, numbers=1)}\n{summary}"
+
+    __repr__ = __str__
+
+
+def report(module: nn.Module) -> Report:
+    """List every module that holds weights: under which product it is, or why it was left.
+
+    >>> import torch, prproduct as pr
+    >>> model = torch.nn.Sequential(torch.nn.Embedding(10, 8), torch.nn.Linear(8, 2))
+    >>> print(pr.report(pr.convert(model)))
+    name  type       state                                               weights
+    0     Embedding  left: embedding: looks rows up, multiplies nothing       80
+    1     Linear     pr                                                       18
+    1 of 2 modules and 18 of 98 weights (18.4%) converted
+    """
+    return Report(tuple(_rows(module)))
+
+
+def own_parameters(module: nn.Module) -> Iterator[tuple[str, str, list[Tensor]]]:
+    """Name, type and parameters of every module with parameters of its own; a parametrized layer's count as its own."""
+    inner = {id(m) for layer in module.modules() for m in _parametrizations(layer)}
+    for name, layer in module.named_modules():
+        holders = (layer, *_parametrizations(layer))
+        parameters: list[Tensor] = [p for holder in holders for p in holder.parameters(recurse=False)]
+        if parameters and id(layer) not in inner:
+            yield name, type(layer).__name__, parameters
+
+
+def _rows(module: nn.Module) -> Iterator[Row]:
+    attentions = {id(m.out_proj): m for m in module.modules() if isinstance(m, nn.MultiheadAttention)}
+    owned = {name: (kind, parameters) for name, kind, parameters in own_parameters(module)}
+    counted: dict[int, str] = {}
+    for name, (layer, target) in verdicts_of(module).items():
+        if name not in owned and not is_quantized(layer):
+            continue
+        kind, parameters = owned.get(name, (type(layer).__name__, []))
+        shared = {counted[id(p)] for p in parameters if id(p) in counted}
+        fresh = [p for p in parameters if counted.setdefault(id(p), name) == name]
+        weights = sum(0 if is_lazy(p) else p.numel() for p in fresh)
+        holder = attentions.get(id(layer), layer)
+        notes = [f"shares weights with {other}" for other in sorted(shared)]
+        if isinstance(holder, ProductLayer):
+            notes += ["with its attention"] if holder is not layer else []
+            yield Row(name, kind, str(holder.product), ", ".join(notes), weights)
+        else:
+            why = target if isinstance(target, str) else "could be converted, and was not chosen"
+            yield Row(name, kind, None, ", ".join([why, *notes]), weights)
+
+
+def _parametrizations(layer: nn.Module) -> Iterable[nn.Module]:
+    """The modules by which torch.nn.utils.parametrize computes the layer's weights: part of it, not layers."""
+    return layer.get_submodule("parametrizations").modules() if parametrize.is_parametrized(layer) else ()
+
+
+def table(headings: Sequence[str], lines: Iterable[Sequence[str]], numbers: int) -> str:
+    """Aligned columns, the last `numbers` of them to the right."""
+    every = [headings, *lines]
+    widths = [max(len(line[column]) for line in every) for column in range(len(headings))]
+    left = len(headings) - numbers
+
+    def aligned(line: Sequence[str]) -> str:
+        cells = [t.ljust(w) if i < left else t.rjust(w) for i, (t, w) in enumerate(zip(line, widths, strict=True))]
+        return "  ".join(cells).rstrip()
+
+    return "\n".join(aligned(line) for line in every)

@@ -1,0 +1,101 @@
+"""torch.compile: one graph, any batch size, eager's outputs and gradients; products that change while it runs."""
+
+import pytest
+import torch
+from networks import assert_same, differ, images, small, step, tiny
+from torch import nn
+from torch._dynamo.utils import counters
+
+import prproduct as pr
+from prproduct.products import Tempered
+
+
+@pytest.fixture(autouse=True)
+def _fresh():
+    torch._dynamo.reset()
+    counters.clear()
+    yield
+    torch._dynamo.reset()
+
+
+def graphs() -> int:
+    return counters["stats"]["unique_graphs"]
+
+
+@pytest.mark.parametrize("product", ["pr", "r"])
+def test_one_graph_gives_eagers_outputs_and_gradients(product):
+    model, x = small(product), images()
+    expected, expected_gradients = step(model, x)
+    output, got = step(torch.compile(model, fullgraph=True, backend="aot_eager"), x)
+    torch.testing.assert_close(output, expected)
+    assert_same(got, expected_gradients, 1e-5)
+    assert graphs() == 1
+
+
+def test_inductors_code_gives_eagers_gradients_for_every_batch_size():
+    model = tiny()
+    compiled = torch.compile(model, fullgraph=True, dynamic=True)
+    for count in (6, 3, 9):
+        expected, expected_gradients = step(model, images(count))
+        output, got = step(compiled, images(count))
+        torch.testing.assert_close(output, expected)
+        assert_same(got, expected_gradients, 1e-4)
+    assert graphs() == 1
+
+
+def test_gradients_in_a_compiled_model_are_not_the_inner_products():
+    compiled = torch.compile(tiny(), backend="aot_eager", fullgraph=True)
+    native = torch.compile(tiny(None), backend="aot_eager", fullgraph=True)
+    assert differ(step(compiled, images())[1], step(native, images())[1])
+
+
+def test_a_schedule_of_the_power_compiles_once():
+    model, x = tiny(Tempered(0.0)), images()
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    for power in (0.0, 0.2, 0.4, 0.7, 1.0):
+        pr.convert(model, Tempered(power))
+        expected = step(model, x)[1]
+        assert_same(step(compiled, x)[1], expected, 1e-5)
+    assert graphs() == 1
+
+
+def test_p_first_and_pr_later_compiles_once_more_and_keeps_both():
+    model, x = tiny("p"), images()
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    for product in ("p", "pr", "p", "pr", "p"):
+        pr.convert(model, product)
+        expected = step(model, x)[1]
+        assert_same(step(compiled, x)[1], expected, 1e-5)
+    assert graphs() == 2
+
+
+def test_converting_a_compiled_model_takes_effect():
+    model, x = tiny(None), images()
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+    before = step(compiled, x)[1]
+    pr.convert(compiled)
+    assert type(model.hidden) is pr.nn.Linear
+    after = step(compiled, x)[1]
+    assert differ(after, before)
+    pr.revert(compiled)
+    assert_same(step(compiled, x)[1], before, 1e-6)
+
+
+def test_check_compiles_nothing():
+    compiled = torch.compile(tiny(), fullgraph=True, backend="aot_eager")
+    assert pr.check(compiled, images()).outputs_equal
+    assert graphs() == 0
+
+
+def test_recurrent_layers_step_out_of_the_graph_as_torchs_do():
+    torch.manual_seed(0)
+    model = pr.convert(nn.LSTM(4, 5, batch_first=True))
+    x = torch.randn(2, 3, 4)
+
+    def loss(model):
+        model.zero_grad()
+        model(x)[0].square().sum().backward()
+        return [p.grad.clone() for p in model.parameters()]
+
+    expected = loss(model)
+    torch.testing.assert_close(loss(torch.compile(model, backend="aot_eager")), expected)

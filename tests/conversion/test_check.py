@@ -1,0 +1,172 @@
+"""check: true figures, and a model that is left as it was."""
+
+import copy
+import math
+import random
+from dataclasses import dataclass
+
+import numpy
+import pytest
+import torch
+from torch import Tensor, nn
+
+import prproduct as pr
+from prproduct.products import PR, Tempered
+
+
+class Net(nn.Module):
+    """Buffers that move, random numbers of three kinds, a counter, and a layer used only for its weights."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+        self.norm = nn.BatchNorm2d(4)
+        self.dropout = nn.Dropout(0.5)
+        self.head = nn.Linear(4, 2)
+        self.unseen = nn.Linear(2, 2)
+        self.frozen = nn.Linear(2, 2).requires_grad_(False)
+        self.calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        self.last = x
+        x = x * (1 + random.random() + numpy.random.rand())
+        x = self.head(self.dropout(self.norm(self.conv(x)).relu()).mean((2, 3)))
+        return self.frozen(x @ self.unseen.weight)
+
+
+@pytest.fixture(name="batch")
+def _batch():
+    return torch.randn(5, 3, 6, 6)
+
+
+def everything(model):
+    tensors = {name: t.clone() for name, t in model.state_dict(keep_vars=True).items()}
+    grads = {name: p.grad for name, p in model.named_parameters()}
+    classes = [type(m) for m in model.modules()]
+    attributes = [dict(vars(m)) for m in model.modules()]
+    return tensors, grads, classes, attributes
+
+
+@pytest.mark.parametrize("converted", [False, True])
+def test_the_model_and_the_random_numbers_are_left_as_they_were(batch, converted):
+    model = Net().train()
+    if converted:
+        pr.convert(model, "pr-w", filter_fn=lambda layer, name: name != "head")
+    model(batch).sum().backward()
+    tensors, grads, classes, attributes = everything(model)
+    states = torch.get_rng_state(), random.getstate(), numpy.random.get_state()[1].copy()
+    kept = copy.deepcopy(grads)
+    pr.check(model, batch)
+    after, grads_after, classes_after, attributes_after = everything(model)
+    assert classes_after == classes
+    assert all(torch.equal(after[name], tensors[name]) for name in tensors)
+    assert all(grads_after[name] is grads[name] for name in grads)
+    assert all(grads[name] is None or torch.equal(grads[name], kept[name]) for name in grads)
+    for before, now in zip(attributes, attributes_after, strict=True):
+        assert before.keys() == now.keys()
+        assert all(before[key] is now[key] for key in before)
+    assert torch.equal(torch.get_rng_state(), states[0])
+    assert random.getstate() == states[1]
+    assert (numpy.random.get_state()[1] == states[2]).all()
+
+
+def test_a_model_that_fails_is_left_as_it_was_too(batch):
+    model = Net()
+    classes = [type(m) for m in model.modules()]
+    with pytest.raises(RuntimeError):
+        pr.check(model, batch[:, :2])
+    assert [type(m) for m in model.modules()] == classes
+
+
+def test_norms_and_ratios_are_the_gradients_own():
+    model, x = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3)), torch.randn(7, 6)
+    loss = WithLoss(model)
+    norms = []
+    for product in ("p", "pr"):
+        pr.convert(model, product)
+        grads = torch.autograd.grad(loss(x).loss, list(model.parameters()))
+        norms.append([torch.cat([g.flatten() for g in pair]).norm().item() for pair in (grads[:2], grads[2:])])
+    result = pr.check(loss, x)
+    assert [row.native for row in result.rows] == pytest.approx(norms[0])
+    assert [row.converted for row in result.rows] == pytest.approx(norms[1])
+    assert [row.ratio for row in result.rows] == pytest.approx([b / a for a, b in zip(*norms, strict=True)])
+    assert result.total.converted == pytest.approx(math.hypot(*norms[1]))
+    assert all(row.ratio > 1 for row in result.rows)
+
+
+@dataclass
+class Output:
+    loss: Tensor | None
+    logits: Tensor
+
+
+class WithLoss(nn.Module):
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, x):
+        logits = self.model(x)
+        return Output(loss=logits.square().mean(), logits=logits)
+
+
+@pytest.mark.parametrize("wrap", [lambda t: (t, None), lambda t: {"a": [t], "b": 3}, lambda t: Output(None, t)])
+def test_outputs_of_any_shape_are_found(wrap):
+    class Wrapped(nn.Linear):
+        def forward(self, x):
+            return wrap(super().forward(x))
+
+    assert pr.check(Wrapped(3, 2), torch.randn(4, 3)).outputs == 1
+
+
+def test_keywords_go_to_the_model():
+    x = torch.randn(2, 5, 8)
+    result = pr.check(nn.MultiheadAttention(8, 2, batch_first=True), x, x, x, need_weights=False)
+    assert result.outputs == 1
+    assert {row.name for row in result.rows} == {"", "out_proj"}
+    assert result.never_called == ()
+
+
+def test_what_changed_and_what_did_not_is_said(batch):
+    model = pr.convert(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()))
+    result = pr.check(model, batch)
+    assert result.outputs_equal
+    assert "the same, bit for bit" in str(result)
+    assert result.time_ratio > 0
+    assert "times as long" in str(result)
+    changed = pr.check(pr.convert(model, "r"), batch)
+    assert not changed.outputs_equal
+    assert changed.largest_difference > 0.1
+    assert "they differ" in str(changed)
+
+
+def test_a_layer_whose_weights_are_used_without_calling_it_is_named(batch):
+    result = pr.check(pr.convert(Net()), batch)
+    assert result.never_called == ("unseen",)
+    assert "never called, so without effect on this batch: unseen" in str(result)
+
+
+def test_products_are_shown_and_stay(batch):
+    model = pr.convert(nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3)))
+    pr.convert(model, Tempered(0.5), filter_fn=lambda layer, name: name == "1")
+    assert [row.product for row in pr.check(model, batch).rows] == ["pr", "tempered:0.5"]
+    assert [layer.product for layer in model] == [PR(), Tempered(0.5)]
+
+
+def test_it_works_where_gradients_are_switched_off(batch):
+    with torch.no_grad():
+        assert pr.check(nn.Conv2d(3, 4, 3), batch).outputs_equal
+
+
+def test_what_cannot_be_checked_is_refused(batch):
+    with pytest.raises(ValueError, match="a lazy layer does not know its size"):
+        pr.check(nn.LazyConv2d(4, 3), batch)
+    with pytest.raises(ValueError, match="no tensor that depends on a parameter"):
+        pr.check(nn.Conv2d(3, 4, 3).requires_grad_(False), batch)
+    with pytest.raises(ValueError, match="nothing to convert"):
+        pr.check(nn.BatchNorm2d(3), batch)
+
+
+def test_nan_outputs_count_as_equal():
+    assert pr.check(nn.Linear(2, 2), torch.full((1, 2), float("nan"))).outputs_equal

@@ -1,0 +1,512 @@
+"""convert and revert: the same objects under another class."""
+
+import copy
+import io
+import pickle
+
+import pytest
+import torch
+from compare import PRODUCTS, assert_close
+from torch import nn
+from torch.nn.utils import parametrizations, parametrize
+
+import prproduct as pr
+from prproduct.products import PR, P, Product, Tempered
+
+
+class PlainSubclass(nn.Linear):
+    """Keeps torch's forward, and has something of its own."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.label = "mine"
+
+
+class Causal(nn.Conv1d):
+    """Prepares the input, and leaves the product to torch."""
+
+    def forward(self, x):
+        return super().forward(self.widen(x))
+
+    def widen(self, x):
+        return nn.functional.pad(x, (self.kernel_size[0] - 1, 0))
+
+
+class OwnForward(nn.Linear):
+    def forward(self, x):
+        return nn.functional.linear(x, self.weight.abs(), self.bias)
+
+
+class SometimesOwnForward(nn.Linear):
+    """Hands over, but not always."""
+
+    def forward(self, x):
+        return super().forward(x) if x.dim() == 2 else self.slow(x)
+
+    def slow(self, x):
+        return x @ self.weight.T
+
+
+class WithoutState(nn.Linear):
+    """In the place of a recurrent layer."""
+
+    def forward(self, x):
+        return (super().forward(x),)
+
+
+class Net(nn.Module):
+    """One of each: convolution, normalisation, recurrence, attention, a tied and a shared layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(11, 8)
+        self.conv = nn.Conv1d(8, 8, 3, padding=1)
+        self.norm = nn.BatchNorm1d(8)
+        self.lstm = nn.LSTM(8, 8, batch_first=True)
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.hidden = nn.Linear(8, 8)
+        self.head = nn.Linear(8, 11, bias=False)
+        self.head.weight = self.embedding.weight
+
+    def forward(self, tokens):
+        x = self.norm(self.conv(self.embedding(tokens).mT)).mT
+        x = self.lstm(x)[0]
+        x = x + self.attention(x, x, x)[0]
+        return self.head(self.hidden(self.hidden(x).relu()))
+
+
+CONVERTED = ["conv", "lstm", "attention", "hidden", "head"]
+
+
+@pytest.fixture(name="net")
+def _net():
+    return Net()
+
+
+@pytest.fixture(name="tokens")
+def _tokens():
+    return torch.randint(0, 11, (3, 7))
+
+
+def kinds(model):
+    return [type(m) for m in model.modules()]
+
+
+def test_converts_in_place_and_returns_the_model(net):
+    assert pr.convert(net) is net
+    layer = nn.Linear(3, 2)
+    assert pr.convert(layer) is layer
+    assert type(layer) is pr.nn.Linear
+
+
+@pytest.mark.parametrize("product", PRODUCTS)
+def test_every_known_layer_gets_the_product(net, product):
+    pr.convert(net, product)
+    assert {name for name, m in net.named_modules() if isinstance(m, pr.nn.ProductLayer)} == set(CONVERTED)
+    assert all(getattr(net, name).product == pr.products.resolve(product) for name in CONVERTED)
+
+
+def test_outputs_stay_bit_for_bit_in_training_and_evaluation(net, tokens):
+    net.lstm = WithoutState(8, 8)  # what recurs sums in another order: the next test
+    twin = copy.deepcopy(net)
+    pr.convert(net)
+    for mode in (True, False):
+        assert torch.equal(net.train(mode)(tokens), twin.train(mode)(tokens))
+        with torch.no_grad():
+            assert torch.equal(net(tokens), twin(tokens))
+
+
+def test_outputs_of_recurrent_layers_stay_up_to_rounding_and_bit_for_bit_without_gradients(net, tokens):
+    twin = copy.deepcopy(net).eval()
+    pr.convert(net).eval()
+    torch.testing.assert_close(net(tokens), twin(tokens), rtol=0, atol=1e-5)
+    with torch.no_grad():
+        assert torch.equal(net(tokens), twin(tokens))
+
+
+def test_parameters_buffers_hooks_flags_names_and_state_dict_are_the_same_objects(net):
+    calls = []
+    net.hidden.register_forward_hook(lambda *_: calls.append("forward"))
+    net.conv.weight.register_hook(lambda grad: calls.append("gradient"))
+    net.conv.requires_grad_(False).weight.requires_grad_()
+    net.lstm.eval()
+    before = {name: id(t) for name, t in [*net.named_parameters(), *net.named_buffers()]}
+    attributes = {name: dict(vars(m)) for name, m in net.named_modules()}
+    pr.convert(net)
+    assert {name: id(t) for name, t in [*net.named_parameters(), *net.named_buffers()]} == before
+    for name, m in net.named_modules():
+        now = {key: value for key, value in vars(m).items() if key != "product"}
+        assert now.keys() == attributes[name].keys()
+        assert all(now[key] is attributes[name][key] for key in now), name
+    net(torch.randint(0, 11, (2, 5))).sum().backward()
+    assert calls.count("forward") == 2
+    assert calls.count("gradient") == 1
+    assert net.head.weight is net.embedding.weight
+
+
+def test_an_optimizer_built_before_goes_on(net, tokens):
+    twin = pr.convert(copy.deepcopy(net))
+    early = torch.optim.AdamW(net.parameters(), lr=0.1)
+    pr.convert(net)
+    late = torch.optim.AdamW(twin.parameters(), lr=0.1)
+    start = net.hidden.weight.detach().clone()
+    for model, optimizer in ((net, early), (twin, late)):
+        model(tokens).square().mean().backward()
+        optimizer.step()
+    assert all(torch.equal(a, b) for a, b in zip(net.parameters(), twin.parameters(), strict=True))
+    assert not torch.equal(net.hidden.weight, start)
+
+
+def test_checkpoints_load_strictly_both_ways(net, tokens):
+    other = pr.convert(Net())
+    other.load_state_dict(net.state_dict(), strict=True)
+    with torch.no_grad():
+        assert torch.equal(other.eval()(tokens), net.eval()(tokens))
+    back = Net()
+    back.load_state_dict(other.state_dict(), strict=True)
+    assert list(other.state_dict()) == list(net.state_dict())
+
+
+def test_filter_chooses_by_layer_and_by_name(net):
+    seen = []
+
+    def choose(layer, name):
+        seen.append((name, type(layer)))
+        return isinstance(layer, nn.Linear) and name != "head"
+
+    pr.convert(net, filter_fn=choose)
+    assert type(net.hidden) is pr.nn.Linear
+    assert type(net.head) is nn.Linear
+    assert type(net.conv) is nn.Conv1d
+    expected = [nn.Conv1d, nn.LSTM, nn.MultiheadAttention, nn.Linear, nn.Linear]
+    assert seen == list(zip(CONVERTED, expected, strict=True))
+
+
+def test_several_products_in_one_model(net):
+    pr.convert(net, "pr")
+    pr.convert(net, "tempered:0.5", filter_fn=lambda layer, name: name == "conv")
+    assert net.conv.product == Tempered(0.5)
+    assert net.hidden.product == PR()
+
+
+def test_converting_twice_changes_the_product_and_nothing_else(net):
+    pr.convert(net)
+    classes, attributes = kinds(net), [dict(vars(m)) for m in net.modules()]
+    pr.convert(net, "pr-w")
+    assert kinds(net) == classes
+    for m, before in zip(net.modules(), attributes, strict=True):
+        assert {k for k, v in vars(m).items() if v is not before[k]} <= {"product"}
+    assert str(net.hidden.product) == "pr-w"
+
+
+def test_revert_gives_back_the_classes_exactly(net, tokens):
+    before, attributes = kinds(net), [set(vars(m)) for m in net.modules()]
+    assert pr.revert(pr.convert(net)) is net
+    assert kinds(net) == before
+    assert [set(vars(m)) for m in net.modules()] == attributes
+    assert pr.revert(net) is net
+    net(tokens)
+
+
+def test_revert_of_a_layer_that_was_built_as_ours():
+    assert type(pr.revert(pr.nn.GRU(3, 4))) is nn.GRU
+
+
+def test_revert_refuses_a_users_own_kind_of_our_layer_and_changes_nothing():
+    class Mine(pr.nn.Linear):
+        pass
+
+    model = nn.Sequential(pr.nn.Linear(2, 2), Mine(2, 2))
+    with pytest.raises(TypeError, match=r"Mine .*convert it to 'p'"):
+        pr.revert(model)
+    assert kinds(model)[1:] == [pr.nn.Linear, Mine]
+    pr.convert(model, "p")
+    assert model[1].product == P()
+
+
+def test_an_unknown_product_changes_nothing(net):
+    before = kinds(net)
+    with pytest.raises(ValueError, match="unknown product 'prr'"):
+        pr.convert(net, "prr")
+    with pytest.raises(TypeError, match="product must be"):
+        pr.convert(net, 3)
+    assert kinds(net) == before
+
+
+def test_a_filter_that_fails_changes_nothing(net):
+    before = kinds(net)
+    with pytest.raises(ZeroDivisionError):
+        pr.convert(net, filter_fn=lambda layer, name: 1 / (name != "head"))
+    assert kinds(net) == before
+
+
+def test_a_layer_that_refuses_its_class_takes_all_others_back(net):
+    class Stubborn(nn.Linear):
+        def __setattr__(self, name, value):
+            if name == "__class__" and value is not Stubborn:
+                raise TypeError("no other class for me")
+            super().__setattr__(name, value)
+
+    net.hidden = Stubborn(8, 8)
+    pr.convert(net, "pr-w", filter_fn=lambda layer, name: name == "conv")
+    before = kinds(net)
+    with pytest.raises(TypeError, match="no other class for me"):
+        pr.convert(net)
+    assert kinds(net) == before
+    assert str(net.conv.product) == "pr-w"
+    assert not hasattr(net.lstm, "product")
+
+
+def test_nothing_to_convert_says_what_there_is_and_why():
+    with pytest.raises(ValueError, match=r"nothing to convert in Sequential: 2 × Embedding \(embedding: .*BatchNorm1d"):
+        pr.convert(nn.Sequential(nn.Embedding(3, 2), nn.Embedding(3, 2), nn.BatchNorm1d(2)))
+    with pytest.raises(ValueError, match="ReLU: no parameters at all"):
+        pr.convert(nn.ReLU())
+    with pytest.raises(ValueError, match="filter_fn left all 2 layers"):
+        pr.convert(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), filter_fn=lambda layer, name: False)
+
+
+def test_a_module_used_twice_is_converted_once():
+    layer = nn.Linear(4, 4)
+    model = nn.Sequential(layer, nn.ReLU(), layer)
+    names = []
+    pr.convert(model, filter_fn=lambda layer, name: names.append(name) or True)
+    assert names == ["0"]
+    assert model[0] is model[2] is layer
+    assert type(layer) is pr.nn.Linear
+
+
+@pytest.mark.parametrize("make", [lambda: PlainSubclass(5, 3), lambda: Causal(5, 3, 2)], ids=["plain", "causal"])
+def test_subclasses_that_leave_the_product_to_torch(make):
+    x = torch.randn(4, 5, 6) if isinstance(make(), nn.Conv1d) else torch.randn(4, 5)
+    layer, cls = make(), type(make())
+    expected = layer(x)
+    pr.convert(layer)
+    assert isinstance(layer, (cls, pr.nn.ProductLayer))
+    assert "product=pr" in repr(layer)
+    assert repr(layer).startswith(cls.__name__)
+    output = layer(x)
+    assert torch.equal(output, expected)
+    assert type(output.grad_fn).__name__ != type(expected.grad_fn).__name__  # the product's node, not torch's
+    for twin in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        assert type(twin) is type(layer)
+        assert torch.equal(twin(x), expected)
+    assert type(pr.revert(layer)) is cls
+
+
+def test_two_layers_of_a_subclass_share_their_class():
+    model = pr.convert(nn.Sequential(PlainSubclass(2, 2), PlainSubclass(2, 2)))
+    assert type(model[0]) is type(model[1])
+
+
+@pytest.mark.parametrize("cls", [OwnForward, SometimesOwnForward])
+def test_a_forward_of_its_own_is_left_and_named(cls):
+    model = nn.Sequential(nn.Linear(2, 2), cls(2, 2))
+    pr.convert(model)
+    assert type(model[1]) is cls
+    assert f"{cls.__name__} has a forward of its own" in str(pr.report(model))
+
+
+def test_a_forward_replaced_on_the_instance_is_left():
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    model[1].forward = model[1].forward
+    pr.convert(model)
+    assert type(model[1]) is nn.Linear
+    assert "replaced on the instance" in pr.report(model).rows[1].why
+
+
+def test_an_attribute_product_of_ones_own_is_left_alone():
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    model[1].product = "bread"
+    pr.convert(model)
+    assert model[1].product == "bread"
+    assert "attribute `product`" in pr.report(model).rows[1].why
+
+
+NORMS = [parametrizations.weight_norm, parametrizations.spectral_norm, parametrizations.orthogonal]
+
+
+@pytest.mark.parametrize("norm", NORMS, ids=lambda norm: norm.__name__)
+@pytest.mark.parametrize("base", [nn.Linear, PlainSubclass])
+def test_parametrized_layers(norm, base):
+    layer = norm(base(6, 4)).eval()
+    cls, keys, x = type(layer), list(layer.state_dict()), torch.randn(3, 6)
+    expected = layer(x)
+    pr.convert(layer)
+    assert list(layer.state_dict()) == keys
+    assert isinstance(layer, base)
+    assert torch.equal(layer(x), expected)
+    assert torch.equal(copy.deepcopy(layer)(x), expected)
+    layer(x).sum().backward()
+    assert all(p.grad is not None for p in layer.parameters())
+    assert type(pr.revert(layer)) is cls
+    assert torch.equal(layer(x), expected)
+
+
+def test_parametrized_gradients_are_those_of_the_product():
+    layer = parametrizations.weight_norm(nn.Linear(6, 4)).double()
+    x, grads = torch.randn(3, 6, dtype=torch.float64), []
+    for forward in (pr.convert(layer), lambda x: pr.reference.linear(x, layer.weight, layer.bias)):
+        layer.zero_grad()
+        forward(x).square().sum().backward()
+        grads.append([p.grad.clone() for p in layer.parameters()])
+    assert_close(*grads, 1e-12)
+
+
+def test_parametrizations_may_come_and_go_while_converted():
+    layer = pr.convert(parametrizations.weight_norm(nn.Linear(6, 4)))
+    parametrize.register_parametrization(layer, "bias", nn.Tanh())
+    pr.revert(layer)
+    assert type_names(layer) == ["ParametrizedLinear", "Linear"]
+    assert {"weight", "bias"} == set(layer.parametrizations)
+    layer(torch.randn(2, 6))
+    pr.convert(layer)
+    for name in ("weight", "bias"):
+        parametrize.remove_parametrizations(layer, name)
+    assert type(layer) is pr.nn.Linear
+    assert layer.product == PR()
+    assert type(pr.revert(layer)) is nn.Linear
+
+
+def type_names(layer):
+    return [cls.__name__ for cls in type(layer).__mro__[:2]]
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated:FutureWarning")
+@pytest.mark.parametrize("norm", [nn.utils.weight_norm, nn.utils.spectral_norm], ids=["weight", "spectral"])
+def test_norms_by_hooks(norm):
+    layer, x = norm(nn.Conv2d(3, 4, 3)).eval(), torch.randn(2, 3, 5, 5)
+    expected = layer(x)
+    pr.convert(layer)
+    output = layer(x)
+    assert torch.equal(output, expected)
+    output.sum().backward()
+    assert all(p.grad is not None for p in layer.parameters())
+
+
+def test_lazy_layers_before_and_after_they_know_their_size():
+    x = torch.randn(4, 7)
+    model = nn.Sequential(nn.LazyLinear(5), nn.ReLU(), nn.LazyLinear(3))
+    model(x)
+    pr.convert(model)
+    assert kinds(model)[1:] == [pr.nn.Linear, nn.ReLU, pr.nn.Linear]
+    model = pr.convert(nn.Sequential(nn.LazyLinear(5), nn.ReLU(), nn.LazyLinear(3)), "pr-w")
+    assert type(model[0]) is pr.nn.LazyLinear
+    assert "weights" in str(pr.report(model))
+    model(x)
+    assert kinds(model)[1:] == [pr.nn.Linear, nn.ReLU, pr.nn.Linear]
+    assert str(model[2].product) == "pr-w"
+    assert kinds(pr.revert(model))[1:] == [nn.Linear, nn.ReLU, nn.Linear]
+    assert type(pr.revert(pr.convert(nn.LazyConv2d(3, 3)))) is nn.LazyConv2d
+
+
+def test_attention_is_converted_whole_and_never_by_its_projection():
+    attention = nn.MultiheadAttention(8, 2, batch_first=True).double()
+    x, native = torch.randn(2, 5, 8, dtype=torch.float64), copy.deepcopy(attention)
+    pr.convert(attention)
+    assert type(attention.out_proj) is type(native.out_proj)
+    grads = []
+    for m in (attention, native):
+        m(x, x, x)[0].square().sum().backward()
+        grads.append([p.grad for p in (m.in_proj_weight, m.out_proj.weight)])
+    assert all(not torch.allclose(a, b) for a, b in zip(*grads, strict=True))
+
+
+def test_a_projection_held_by_attention_cannot_be_chosen():
+    with pytest.raises(ValueError, match="filter_fn left all"):
+        pr.convert(nn.MultiheadAttention(8, 2), filter_fn=lambda layer, name: name == "out_proj")
+
+
+def encoder(dtype=torch.float32):
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, dtype=dtype)
+    return nn.TransformerEncoder(layer, 2).eval()
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("product", ["pr", "r"])
+@pytest.mark.parametrize("chosen", [None, lambda layer, name: "linear" in name], ids=["all", "linear only"])
+def test_the_fused_inference_path_computes_what_the_layers_compute(product, chosen):
+    model, x = pr.convert(encoder(torch.float64), product, filter_fn=chosen), torch.randn(3, 6, 16, dtype=torch.float64)
+    padding = torch.zeros(3, 6, dtype=torch.bool)
+    padding[1, 4:] = True
+    for mask in (None, padding):
+        expected = model(x, src_key_padding_mask=mask)
+        with torch.no_grad():
+            got = model(x, src_key_padding_mask=mask)
+        kept = slice(None) if mask is None else ~mask
+        torch.testing.assert_close(got[kept], expected[kept])
+
+
+def test_encoders_under_r_go_back_and_survive_pickle():
+    class Mine(nn.TransformerEncoderLayer):
+        pass
+
+    model = encoder()
+    before, x = kinds(model), torch.randn(2, 3, 16)
+    pr.convert(model, "r")
+    twin = pickle.loads(pickle.dumps(model))
+    with torch.no_grad():
+        assert torch.equal(twin(x), model(x))
+    assert kinds(pr.revert(model)) == before
+    mine = pr.convert(Mine(16, 2, 32, batch_first=True), "r")
+    assert isinstance(mine, Mine)
+    assert type(pr.revert(mine)) is Mine
+
+
+def test_a_converted_model_is_saved_whole(net, tokens):
+    pr.convert(net, Tempered(0.25)).eval()
+    file = io.BytesIO()
+    torch.save(net, file)
+    file.seek(0)
+    loaded = torch.load(file, weights_only=False)
+    assert torch.equal(loaded(tokens), net(tokens))
+    assert loaded.hidden.product == Tempered(0.25)
+    assert kinds(pr.revert(loaded)) == kinds(Net())
+
+
+def test_special_weights_are_left():
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2, dtype=torch.complex64))
+    pr.convert(model)
+    assert type(model[1]) is nn.Linear
+    assert "complex" in pr.report(model).rows[1].why
+
+
+class HalfLength(Product):
+    """A user's product."""
+
+    def gains(self, pair):
+        return pr.products.Gains(0.5, 1.0)
+
+
+def test_a_product_of_ones_own_in_a_whole_model(net, tokens):
+    pr.convert(net, HalfLength())
+    net(tokens).sum().backward()
+    assert "HalfLength" in str(pr.report(net))
+
+
+# What the paper's own layers save: PRConv2d a buffer of ones, PRLSTMCell each weight under a second name.
+def test_checkpoints_of_the_papers_convolution_load():
+    ours = pr.convert(nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)))
+    saved = {
+        **nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)).state_dict(),
+        "0.ones_weight": torch.ones(1, 1, 3, 3),
+    }
+    ours.load_state_dict(saved)
+    assert torch.equal(ours[0].weight, saved["0.weight"])
+    assert "0.ones_weight" in saved
+    with pytest.raises(RuntimeError, match="ones_weight"):
+        ours.load_state_dict({**saved, "0.ones_weight": torch.zeros(1, 1, 3, 3)})
+
+
+def test_checkpoints_of_the_papers_lstm_cell_load():
+    ours, theirs = pr.convert(nn.ModuleDict({"cell": nn.LSTMCell(3, 4)})), nn.LSTMCell(3, 4).state_dict()
+    saved = {f"cell.{key}": value for key, value in theirs.items()}
+    for part in ("ih", "hh"):
+        for kind in ("weight", "bias"):
+            saved[f"cell.{part}_linear.{kind}"] = theirs[f"{kind}_{part}"]
+    ours.load_state_dict(saved)
+    assert all(torch.equal(value, theirs[key.removeprefix("cell.")]) for key, value in ours.state_dict().items())
+    with pytest.raises(RuntimeError, match="ih_linear"):
+        ours.load_state_dict({**saved, "cell.ih_linear.bias": torch.ones(16)})
+    only_second_names = {key: value for key, value in saved.items() if "linear" in key}
+    ours.load_state_dict(only_second_names)
