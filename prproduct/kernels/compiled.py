@@ -204,8 +204,23 @@ def _last_shape(shape: torch.Size) -> tuple[int, ...]:
     return (shape[0], *shape[3:], *shape[1:3])
 
 
+class _Memory:
+    """A tensor's memory for NumPy. `Tensor.numpy` would forbid its storage to be resized ever after, as FSDP does."""
+
+    def __init__(self, t: Tensor) -> None:
+        self.tensor = t  # lives as long as the array
+        size = t.element_size()
+        self.__array_interface__ = {
+            "version": 3,
+            "typestr": f"<f{size}",
+            "shape": tuple(t.shape),
+            "strides": tuple(size * stride for stride in t.stride()),
+            "data": (t.data_ptr(), False),
+        }
+
+
 def _arrays(*tensors: Tensor) -> Iterator[Any]:
-    return (t.detach().numpy() for t in tensors)
+    return (np.asarray(_Memory(t)) for t in tensors)
 
 
 _pool: ThreadPoolExecutor | None = None

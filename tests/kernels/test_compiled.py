@@ -300,6 +300,15 @@ class WrongShape(Product):
         return Gains(length=1.0, direction=pair.weight_norm)
 
 
+def test_storages_stay_resizable():
+    """FSDP frees and refills those of the weights."""
+    op, x, w, bias, _ = operands("linear", torch.float32)
+    y = op(x, w, bias)
+    y.backward(grad := torch.ones_like(y))
+    for t in (x, w, y, grad, x.grad, w.grad):
+        t.untyped_storage().resize_(0)
+
+
 def test_a_gain_of_the_wrong_shape_is_refused_as_in_plain_torch():
     op, x, w, bias, _ = operands("linear", torch.float64)
     with pytest.raises(ValueError, match="direction gain of shape"):
