@@ -22,7 +22,7 @@ from torch import Tensor
 from prproduct.kernels.pairs import Pairs
 from prproduct.kernels.programs import Half, Program
 
-_SMALL = 2**16  # elements below which another thread costs more than it saves
+_SMALL = 2**20  # elements below which another thread costs more than it saves: torch's own still spin on the cores
 _switched_on = True
 
 
@@ -34,6 +34,14 @@ def passes() -> Any:
     except ImportError:
         return None
     return passes
+
+
+@functools.cache
+def lstm() -> Any:
+    """The kernels of LSTM's step."""
+    from prproduct.kernels import lstm
+
+    return lstm
 
 
 @contextlib.contextmanager
@@ -164,6 +172,25 @@ def add_to_planes(total: Tensor, t: Tensor, first: Tensor, second: Tensor) -> No
     _share_out(
         passes().add_planes, _threads(t), *_arrays(*planes, first.reshape(*first.shape[:2], -1), second.reshape(-1))
     )
+
+
+def serves_lstm(*tensors: Tensor) -> bool:
+    """Whether `lstm_step` and `lstm_step_back` take them."""
+    return tensors[0].dtype == torch.float32 and serves(*tensors)
+
+
+def lstm_step(input_gates: Tensor, hidden_gates: Tensor, cell: Tensor) -> tuple[Tensor, ...]:
+    """i, f, g, o, tanh c', h' and c'."""
+    results = cell.new_empty(7, *cell.shape)
+    _share_out(lstm().step, _threads(input_gates), *_arrays(input_gates, hidden_gates, cell, results))
+    return results.unbind()
+
+
+def lstm_step_back(kept: tuple[Tensor, ...], grad: tuple[Tensor, ...], into: Tensor) -> Tensor:
+    """The gradient of the cell before; those of the gates are written."""
+    before = torch.empty_like(grad[1], memory_format=torch.contiguous_format)
+    _share_out(lstm().step_back, _threads(into), *_arrays(*kept, *grad, into, before))
+    return before
 
 
 class _Layout:

@@ -28,7 +28,7 @@ STRIP = 512  # pairs: a handful of such registers stays in the first-level cache
 BLOCK = 64  # rows added up in the layer's own precision before they go to a total in float64
 
 
-def _compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+def compiled_pass(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
     """Compiled at the first call, and kept on disk for the next process where there is a place to write."""
     settings = {"nogil": True, "error_model": "numpy", **options}
     try:
@@ -48,7 +48,7 @@ def _at_either(value: Any, k: int) -> Callable[[Any, int], Any]:
     return lambda value, k: value
 
 
-@_compiled
+@compiled_pass
 def _angles(
     output: Any, offset: Any, weight_inverse: Any, input_inverse: Any, rounded: Any, floor: Any, cos: Any, inverse: Any
 ) -> None:
@@ -64,7 +64,7 @@ def _angles(
         inverse[k] = one / np.sqrt(square if resolved else one)
 
 
-@_compiled
+@compiled_pass
 def _sines(cos: Any, eps: Any, sin: Any) -> None:
     """`products.Pair.sin`."""
     one, four = cos.dtype.type(1.0), cos.dtype.type(4.0)
@@ -73,13 +73,13 @@ def _sines(cos: Any, eps: Any, sin: Any) -> None:
         sin[k] = np.sqrt(square if square > four * eps else eps * eps)
 
 
-@_compiled
+@compiled_pass
 def _fill(strip: Any, value: Any) -> None:
     for k in range(len(strip)):
         strip[k] = _at(value, k)
 
 
-@_compiled
+@compiled_pass
 def _perform(code: int, a: Any, b: Any, c: Any, result: Any) -> None:
     """One operation of a program."""
     zero, one = result.dtype.type(0.0), result.dtype.type(1.0)
@@ -125,7 +125,7 @@ def _perform(code: int, a: Any, b: Any, c: Any, result: Any) -> None:
             result[k] = np.log(a[k])
 
 
-@_compiled
+@compiled_pass
 def _run(registers: Any, size: int, steps: Any) -> None:
     for step in range(len(steps)):
         code, result, a, b, c = steps[step]
@@ -133,13 +133,13 @@ def _run(registers: Any, size: int, steps: Any) -> None:
         _perform(code, operands[0], operands[1], operands[2], registers[result, :size])
 
 
-@_compiled
+@compiled_pass
 def _turn(grad: Any, direction: Any, turned: Any) -> None:
     for k in range(len(grad)):
         turned[k] = grad[k] * direction[k]
 
 
-@_compiled
+@compiled_pass
 def _radial(grad: Any, length: Any, direction: Any, cos: Any, radial: Any) -> None:
     for k in range(len(grad)):
         radial[k] = (length[k] - direction[k]) * cos[k] * grad[k]
@@ -152,16 +152,16 @@ def _dot_product(a: Any, b: Any) -> Any:
     return total
 
 
-_dot = _compiled(_dot_product, fastmath={"reassoc", "nsz", "contract"})  # several sums side by side
+_dot = compiled_pass(_dot_product, fastmath={"reassoc", "nsz", "contract"})  # several sums side by side
 
 
-@_compiled
+@compiled_pass
 def _add_multiple(total: Any, t: Any, factor: Any) -> None:
     for k in range(len(total)):
         total[k] += t[k] * factor
 
 
-@_compiled
+@compiled_pass
 def _move(partial: Any, total: Any) -> None:
     """Adds to the total, and begins anew."""
     for g in range(len(partial)):
@@ -170,7 +170,7 @@ def _move(partial: Any, total: Any) -> None:
             partial[g, j] = 0.0
 
 
-@_compiled
+@compiled_pass
 def _fresh_registers(constants: Any, dtype_of: Any) -> Any:
     """All registers, constants filled in, and one more for the radial half."""
     registers = np.empty((len(constants) + 1, STRIP), dtype=dtype_of.dtype)
@@ -179,7 +179,7 @@ def _fresh_registers(constants: Any, dtype_of: Any) -> Any:
     return registers
 
 
-@_compiled
+@compiled_pass
 def split_rows(
     first: int,
     last: int,
@@ -247,7 +247,7 @@ def split_rows(
             _move(partial, by_weight[share])
 
 
-@_compiled
+@compiled_pass
 def split_planes(
     first: int,
     last: int,
@@ -320,23 +320,23 @@ def _square_sum(x: Any) -> Any:
     return total
 
 
-_sum_of_squares = _compiled(_square_sum, fastmath={"reassoc", "nsz", "contract"})
+_sum_of_squares = compiled_pass(_square_sum, fastmath={"reassoc", "nsz", "contract"})
 
 
-@_compiled
+@compiled_pass
 def _add_squares(total: Any, x: Any) -> None:
     for k in range(len(total)):
         total[k] += x[k] * x[k]
 
 
-@_compiled
+@compiled_pass
 def squares_rows(first: int, last: int, share: int, x: Any, squares: Any) -> None:
     """Σ_c x[n, c]² into squares[n]."""
     for n in range(first, last):
         squares[n] = _sum_of_squares(x[n])
 
 
-@_compiled
+@compiled_pass
 def squares_planes(first: int, last: int, share: int, x: Any, squares: Any) -> None:
     """Σ_c x[n, c, s]² into squares[n, s], which start at zero."""
     for n in range(first, last):
@@ -344,20 +344,20 @@ def squares_planes(first: int, last: int, share: int, x: Any, squares: Any) -> N
             _add_squares(squares[n], x[n, c])
 
 
-@_compiled
+@compiled_pass
 def _add_products(total: Any, x: Any, first: Any, second: Any) -> None:
     for k in range(len(total)):
         total[k] += x[k] * _at(first, k) * second
 
 
-@_compiled
+@compiled_pass
 def add_rows(first: int, last: int, share: int, total: Any, x: Any, a: Any, b: Any) -> None:
     """total[n, i] += x[n, i]·a[n]·b[n]."""
     for n in range(first, last):
         _add_products(total[n], x[n], a[n], b[n])
 
 
-@_compiled
+@compiled_pass
 def add_planes(first: int, last: int, share: int, total: Any, x: Any, a: Any, b: Any) -> None:
     """total[n, g, c, s] += x[n, g, c, s]·a[n, g, s]·b[g]."""
     for n in range(first, last):

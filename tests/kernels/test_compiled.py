@@ -233,7 +233,7 @@ def test_without_a_place_to_keep_the_compiled_code(monkeypatch):
         return njit(function, **options)
 
     monkeypatch.setattr(numba, "njit", no_place)
-    assert passes._compiled(lambda x: x + 1)(1) == 2
+    assert passes.compiled_pass(lambda x: x + 1)(1) == 2
 
 
 class Own(Product):
