@@ -6,6 +6,7 @@
 """
 
 from prproduct import functional, nn, products, reference
+from prproduct.probe import AngleProbe
 
-__all__ = ["functional", "nn", "products", "reference"]
+__all__ = ["AngleProbe", "functional", "nn", "products", "reference"]
 __version__ = "0.1.0"

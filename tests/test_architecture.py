@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parents[1] / "prproduct"
-ORDER = ["products", "kernels", "autograd", "functional", "recurrence", "nn"]
+ORDER = ["products", "kernels", "autograd", "functional", "recurrence", "nn", "probe"]
 ALONE = ["reference"]
 
 
