@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import TracebackType
@@ -10,7 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._dynamo.eval_frame import OptimizedModule
+from torch._dynamo import OptimizedModule
 from torch.nn.utils import parametrize
 from torch.utils.hooks import RemovableHandle
 
@@ -19,6 +20,8 @@ from prproduct.probe.gradients import GradientParts, split
 from prproduct.probe.layers import KNOWN, find_layers, reader_of
 from prproduct.probe.pairings import Call, Pairing, RandomState, product_of
 from prproduct.probe.records import AngleRecord, SummaryWriter, write_jsonl, write_tensorboard
+
+_GIVE_IT_THE_COMPILED = "use compiled = torch.compile(module), and give the probe `compiled`"
 
 
 class AngleProbe:
@@ -66,7 +69,7 @@ class AngleProbe:
                 raise TypeError(f"AngleProbe: writer has no {method}(); pass a torch.utils.tensorboard.SummaryWriter")
         self.every = every
         self._called = module
-        self._model: nn.Module = module._orig_mod if isinstance(module, OptimizedModule) else module
+        self._model: Any = module._orig_mod if isinstance(module, OptimizedModule) else module
         self._layers = _choose(self._model, layers)
         self._bins = bins
         self._forwards_per_step = forwards_per_step
@@ -76,7 +79,7 @@ class AngleProbe:
         self._open: dict[bool, _Sample] = {}  # the sampled step that goes on, in training and in eval mode
         self._now: _Sample | None = None  # the sampled step whose forward is running
         self._before: RandomState | None = None
-        self._busy = False
+        self._busy = self._seen = False
         self._hooks: list[RemovableHandle] = []
         self.start()
 
@@ -84,10 +87,7 @@ class AngleProbe:
         """Go on after `close`; a probe that runs goes on running."""
         if not self._hooks:
             if self._called._compiled_call_impl is not None:
-                raise RuntimeError(
-                    "AngleProbe: module.compile() leaves no room for hooks; "
-                    "use compiled = torch.compile(module), and give the probe `compiled`"
-                )
+                raise RuntimeError(f"AngleProbe: module.compile() leaves no room for hooks; {_GIVE_IT_THE_COMPILED}")
             before, after = _RootHook(self._before_forward), _RootHook(self._after_forward)
             self._hooks = [
                 self._called.register_forward_pre_hook(before, with_kwargs=True),
@@ -103,6 +103,11 @@ class AngleProbe:
         self._leave_layers()
         for training in list(self._open):
             self._complete(training)
+        if not self._seen:
+            name = type(self._model).__name__
+            warnings.warn(
+                f"AngleProbe saw no forward of {name}; if it is compiled, {_GIVE_IT_THE_COMPILED}", stacklevel=2
+            )
 
     def __enter__(self) -> AngleProbe:
         return self.start()
@@ -110,6 +115,7 @@ class AngleProbe:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._seen |= error is not None  # which says better why there was none
         self.close()
 
     @property
@@ -123,9 +129,12 @@ class AngleProbe:
         return list(self._layers)
 
     def _before_forward(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        if torch.compiler.is_compiling():
+            raise RuntimeError(f"AngleProbe: {_GIVE_IT_THE_COMPILED}")
         # A forward inside a backward is activation checkpointing's second look at the same step.
         if self._busy or torch._C._current_graph_task_id() != -1:
             return
+        self._seen = True
         training = module.training
         step, place = divmod(self._forwards[training], self._forwards_per_step)
         self._forwards[training] += 1
@@ -170,7 +179,10 @@ class AngleProbe:
         )
 
     def _replay(self, sample: _Sample, random: RandomState, args: Any, kwargs: Any) -> None:
-        """Measure in a second forward: eager, without gradient, on copies of the buffers, with the same random numbers."""
+        """Measure in a second forward: eager, without gradient, with copies of the buffers and the same random numbers.
+
+        Called by `_after_forward`, so that the forward that counts has run as if nobody had looked.
+        """
         buffers = {name: buffer.clone() for name, buffer in self._model.named_buffers()}
         fast_path = torch.backends.mha.get_fastpath_enabled()
         self._busy = True
