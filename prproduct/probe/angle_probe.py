@@ -88,19 +88,15 @@ class AngleProbe:
         if not self._hooks:
             if self._called._compiled_call_impl is not None:
                 raise RuntimeError(f"AngleProbe: module.compile() leaves no room for hooks; {_GIVE_IT_THE_COMPILED}")
-            before, after = _RootHook(self._before_forward), _RootHook(self._after_forward)
-            self._hooks = [
-                self._called.register_forward_pre_hook(before, with_kwargs=True),
-                self._called.register_forward_hook(after, with_kwargs=True),
-            ]
+            self._hooks = [self._called.register_forward_pre_hook(_RootHook(self._before_forward))]
         return self
 
     def close(self) -> None:
         """Complete the last records and take all hooks away. Closing twice does no harm."""
+        self._leave_layers()
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
-        self._leave_layers()
         for training in list(self._open):
             self._complete(training)
         if not self._seen:
@@ -128,7 +124,7 @@ class AngleProbe:
         """The names of the layers that are probed."""
         return list(self._layers)
 
-    def _before_forward(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+    def _before_forward(self, module: nn.Module, args: Any) -> None:
         if torch.compiler.is_compiling():
             raise RuntimeError(f"AngleProbe: {_GIVE_IT_THE_COMPILED}")
         # A forward inside a backward is activation checkpointing's second look at the same step.
@@ -146,6 +142,7 @@ class AngleProbe:
             raise RuntimeError("AngleProbe: tensors inside torch.func transforms cannot be read; close the probe first")
         self._leave_layers()  # of a forward that raised an error
         self._now = self._open.setdefault(training, _Sample(step, training, self._layers, self._bins))
+        self._hooks.append(module.register_forward_hook(_RootHook(self._after_forward), with_kwargs=True))
         if self._must_replay():
             self._before = RandomState(_device_of(self._model))
         else:
@@ -155,7 +152,7 @@ class AngleProbe:
 
     def _after_forward(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         if self._busy or self._now is None:
-            return
+            return  # inside a replay
         if self._before is not None:
             self._replay(self._now, self._before, args, kwargs)
         self._leave_layers()
@@ -163,6 +160,7 @@ class AngleProbe:
     def _leave_layers(self) -> None:
         if self._now is not None:
             self._now.leave_layers()
+            self._hooks.pop().remove()  # the one that ends the sampled forward
         self._now = self._before = None
 
     def _must_replay(self) -> bool:

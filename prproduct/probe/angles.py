@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from prproduct.kernels.contractions import Contraction, Convolution
-from prproduct.kernels.pairs import Norms, working_dtype
+from prproduct.kernels.pairs import working_dtype
 
 # About half a megabyte in float32: a dozen elementwise passes over a block stay in the processor's cache.
 PAIRS_PER_BLOCK = 2**17
@@ -35,29 +34,33 @@ class AngleStatistics:
     def __post_init__(self) -> None:
         self.histogram = [0] * self.bins
 
-    def add(self, cos: Tensor, zero_pairs: int) -> None:
-        """Count a block of |cos θ|, which is used up: one sample along the first axis, its pairs along the others."""
+    def add(self, cos: Tensor, zero_pairs: int) -> Tensor:
+        """Count a block of |cos θ|, samples along its first axis, and give each sample's largest. Uses `cos` up."""
         largest = cos.amax(tuple(range(1, cos.dim())))  # (samples,)
         if not largest.sum().isfinite():  # a NaN or an Inf among the data has no angle
             cos.nan_to_num_(nan=0.0, posinf=0.0)
             largest = cos.amax(tuple(range(1, cos.dim())))
-        largest.clamp_(max=1.0)
-        sample_min = ((1.0 - largest) * (1.0 + largest)).sqrt()
         sin = torch.addcmul(cos.new_ones(()), cos, cos, value=-1.0).clamp_(min=0.0).sqrt_()
-        numbers = [largest.max(), sample_min.min(), sample_min.sum(), sin.max(), sin.sum()]
-        max_cos, min_sin, sum_of_sample_min, max_sin, sum_of_sin = torch.stack(numbers).tolist()
+        max_sin, sum_of_sin = torch.stack([sin.max(), sin.sum()]).tolist()
         # torch.histc took 12 ns a pair on a CPU, this takes 2; |sin θ| = 1 itself falls behind the last bin.
-        *counts, ones = torch.bincount(sin.mul_(self.bins).flatten().long(), minlength=self.bins + 1).tolist()
+        *counts, ones = torch.bincount(sin.mul_(self.bins).flatten().int(), minlength=self.bins + 1).tolist()
         counts[-1] += ones
         self.pairs += cos.numel()
         self.zero_pairs += zero_pairs
-        self.samples += len(cos)
-        self.min_sin = min(self.min_sin, min_sin)
         self.max_sin = max(self.max_sin, max_sin)
-        self.max_cos = max(self.max_cos, max_cos)
         self.sum_of_sin += sum_of_sin
-        self.sum_of_sample_min += sum_of_sample_min
         self.histogram = [before + now for before, now in zip(self.histogram, counts, strict=True)]
+        return largest
+
+    def add_samples(self, largest: Tensor) -> None:
+        """Count samples by the largest |cos θ| among all their pairs."""
+        largest = largest.clamp(max=1.0)
+        sample_min = ((1.0 - largest) * (1.0 + largest)).sqrt()
+        max_cos, min_sin, sum_of_sample_min = torch.stack([largest.max(), sample_min.min(), sample_min.sum()]).tolist()
+        self.samples += len(largest)
+        self.min_sin = min(self.min_sin, min_sin)
+        self.max_cos = max(self.max_cos, max_cos)
+        self.sum_of_sample_min += sum_of_sample_min
 
 
 def measure(statistics: AngleStatistics, contraction: Contraction, input: Tensor, weight: Tensor) -> None:
@@ -71,30 +74,62 @@ def measure(statistics: AngleStatistics, contraction: Contraction, input: Tensor
         return
     with torch.no_grad(), torch.autocast(input.device.type, enabled=False):
         weight = weight.detach().to(dtype)
-        weight_inverse = Norms.of(contraction.weight_square(weight, dtype)).inverse
-        for block in _blocks(contraction, input.detach(), weight):
-            block = block.to(dtype)
-            p = contraction.native(block, weight, None)
-            input_inverse = Norms.of(contraction.input_square(block, weight, p, dtype)).inverse
-            cos = contraction.as_pairs(p).mul_(input_inverse).mul_(weight_inverse).abs_()
-            statistics.add(cos, cos.numel() - _count_nonzero_pairs(contraction, input_inverse, weight_inverse))
+        weight_inverse = _inverse(norms(as_vectors(weight, contraction)))  # (out,)
+        if isinstance(contraction, Convolution):
+            _measure_windows(statistics, contraction, input.detach(), weight, weight_inverse)
+        else:
+            _measure_rows(statistics, contraction, input.detach(), weight, weight_inverse)
 
 
-def _blocks(contraction: Contraction, input: Tensor, weight: Tensor) -> Iterator[Tensor]:
-    """Some rows, or some elements of the batch, at a time."""
-    if isinstance(contraction, Convolution):
-        one = torch.empty((1, *input.shape[1:]), device="meta", dtype=weight.dtype)
-        pairs = contraction.native(one, weight.to("meta"), None).numel()
-        yield from input.split(max(1, PAIRS_PER_BLOCK // pairs))
-    else:
-        rows = input.reshape(-1, input.shape[-1])
-        yield from rows.split(max(ROWS_PER_BLOCK, PAIRS_PER_BLOCK // len(weight)))
+def _measure_rows(
+    statistics: AngleStatistics, linear: Contraction, input: Tensor, weight: Tensor, weight_inverse: Tensor
+) -> None:
+    """Some rows of the input with some rows of the weight at a time."""
+    rows = max(ROWS_PER_BLOCK, PAIRS_PER_BLOCK // len(weight))
+    columns = max(1, PAIRS_PER_BLOCK // rows)
+    for block in input.reshape(-1, input.shape[-1]).split(rows):
+        block = block.to(weight.dtype)
+        input_inverse = _inverse(norms(block)).unsqueeze(1)  # (rows, 1)
+        nonzero_rows = torch.count_nonzero(input_inverse)
+        largest = torch.zeros_like(input_inverse).squeeze(1)
+        for some, inverse in zip(weight.split(columns), weight_inverse.split(columns), strict=True):
+            cos = linear.native(block, some, None).mul_(input_inverse).mul_(inverse).abs_()  # (rows, columns)
+            zero_pairs = cos.numel() - int(nonzero_rows * torch.count_nonzero(inverse))
+            largest = torch.maximum(largest, statistics.add(cos, zero_pairs))
+        statistics.add_samples(largest)
 
 
-def _count_nonzero_pairs(contraction: Contraction, input_inverse: Tensor, weight_inverse: Tensor) -> int:
-    """The pairs of which neither vector is zero; a group's windows meet the kernels of their own group alone."""
-    windows, kernels = input_inverse > 0, weight_inverse > 0
-    if isinstance(contraction, Convolution):
-        per_group = windows.transpose(0, 1).flatten(1).sum(1) * kernels.flatten(1).sum(1)  # (groups,)
-        return int(per_group.sum())
-    return int(windows.sum() * kernels.sum())
+def _measure_windows(
+    statistics: AngleStatistics, convolution: Convolution, input: Tensor, weight: Tensor, weight_inverse: Tensor
+) -> None:
+    """Some elements of the batch at a time, one at the least."""
+    weight_inverse = weight_inverse.view(convolution.groups, -1, *(1,) * len(convolution.stride))
+    nonzero_kernels = torch.count_nonzero(weight_inverse.flatten(1), dim=1)  # (groups,)
+    one = torch.empty((1, *input.shape[1:]), device="meta", dtype=weight.dtype)
+    pairs = convolution.native(one, weight.to("meta"), None).numel()
+    for block in input.split(max(1, PAIRS_PER_BLOCK // pairs)):
+        block = block.to(weight.dtype)
+        p = convolution.native(block, weight, None)
+        input_inverse = _inverse(convolution.input_square(block, weight, p, weight.dtype).sqrt_())
+        nonzero_windows = torch.count_nonzero(input_inverse, dim=(0, *range(2, input_inverse.dim())))  # (groups,)
+        cos = convolution.as_pairs(p).mul_(input_inverse).mul_(weight_inverse).abs_()
+        zero_pairs = cos.numel() - int((nonzero_windows * nonzero_kernels).sum())
+        statistics.add_samples(statistics.add(cos, zero_pairs))
+
+
+def as_vectors(weight: Tensor, contraction: Contraction) -> Tensor:
+    """The weight vectors as rows."""
+    if isinstance(contraction, Convolution) and contraction.transposed:
+        kernels = weight.unflatten(0, (contraction.groups, -1)).transpose(1, 2)  # (groups, out/groups, in/groups, …)
+        return kernels.flatten(0, 1).flatten(1)
+    return weight.flatten(1)
+
+
+def norms(vectors: Tensor) -> Tensor:
+    """The lengths of the rows; to write down the squares of a large weight, and to add them, took 20 times as long."""
+    return torch.linalg.vector_norm(vectors, dim=1)
+
+
+def _inverse(norm: Tensor) -> Tensor:
+    """1/norm, and 0 for a vector that is zero or not finite; uses `norm` up."""
+    return norm.reciprocal_().nan_to_num_(nan=0.0, posinf=0.0)

@@ -8,9 +8,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from prproduct.kernels.contractions import Contraction, Convolution
+from prproduct.kernels.contractions import Contraction
+from prproduct.kernels.pairs import working_dtype
+from prproduct.probe.angles import as_vectors, norms
 
-NUMBERS_PER_BLOCK = 2**18
+NUMBERS_PER_BLOCK = 2**17  # as many as stay in the processor's cache
 
 
 class GradientParts(NamedTuple):
@@ -21,25 +23,23 @@ class GradientParts(NamedTuple):
 
 
 def split(grad: Tensor, weight: Tensor, contraction: Contraction) -> GradientParts:
-    """For each weight vector w with gradient g: (g·w)w/‖w‖² and the rest. At w = 0 all of g turns."""
+    """For each weight vector w with gradient g: (g·w)w/‖w‖² and the rest. At w = 0 all of g turns.
+
+    ‖rest‖² is ‖g‖² − (g·w)²/‖w‖²: its error is one of rounding beside ‖g‖², also where hardly anything turns.
+    """
+    dtype = working_dtype(torch.promote_types(grad.dtype, weight.dtype))
     grads, weights = (as_vectors(t.detach(), contraction) for t in (grad, weight))
-    # Squares of float32 gradients may fall below its smallest number; Apple's devices have nothing wider.
-    dtype = torch.float32 if grad.device.type == "mps" else torch.float64
+    scale = max(abs(number) for number in torch.stack(grads.aminmax()).tolist()) if grads.numel() else 0.0
+    if not 0.0 < scale < math.inf:
+        return GradientParts(scale, scale)
+    scale = 1.0 if 1e-9 < scale < 1e9 else scale  # squares of very small ones would vanish
     length = direction = 0.0
-    rows = max(1, NUMBERS_PER_BLOCK // max(1, weights.shape[1]))
+    rows = max(1, NUMBERS_PER_BLOCK // weights.shape[1])
     for g, w in zip(grads.split(rows), weights.split(rows), strict=True):
         g, w = g.to(dtype), w.to(dtype)
-        norm = torch.linalg.vector_norm(w, dim=1, keepdim=True)
-        unit = w / torch.where(norm > 0, norm, 1.0)
-        along = (g * unit).sum(1, keepdim=True)
-        length += float(along.square().sum())
-        direction += float(torch.addcmul(g, along, unit, value=-1.0).square().sum())
-    return GradientParts(math.sqrt(length), math.sqrt(direction))
-
-
-def as_vectors(weight: Tensor, contraction: Contraction) -> Tensor:
-    """The weight vectors as rows."""
-    if isinstance(contraction, Convolution) and contraction.transposed:
-        kernels = weight.unflatten(0, (contraction.groups, -1)).transpose(1, 2)  # (groups, out/groups, in/groups, …)
-        return kernels.flatten(0, 1).flatten(1)
-    return weight.flatten(1)
+        g = g if scale == 1.0 else g / scale
+        norm = norms(w)
+        along = (g * w).sum(1).div_(torch.where(norm > 0, norm, 1.0)).square_()
+        length += along.sum().item()
+        direction += (norms(g).square_() - along).clamp_(min=0.0).sum().item()
+    return GradientParts(scale * math.sqrt(length), scale * math.sqrt(direction))
