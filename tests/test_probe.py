@@ -356,6 +356,26 @@ def test_self_attention_in_training_is_read_with_its_dropout_and_under_its_produ
         assert_found(found[part], rows(weight, x))
 
 
+@pytest.mark.parametrize("product", ["r", "pr"])
+def test_the_output_stands_for_p_only_where_it_is_p(product, monkeypatch):
+    class Doubled(nn.Linear):
+        def forward(self, input):
+            return 2 * super().forward(input)
+
+    x = torch.randn(5, 6).double()
+    for layer in (pr.nn.Linear(6, 4, product=product).double(), Doubled(6, 4).double()):
+        assert_found(probed(layer, x)[type(layer).__name__], rows(layer.weight, x))
+
+
+def test_a_plain_layer_is_not_computed_again(monkeypatch):
+    def refuse(*_):
+        raise AssertionError("computed again")
+
+    layer, x = nn.Linear(6, 4).double(), torch.randn(5, 6).double()
+    monkeypatch.setattr("prproduct.kernels.contractions.Linear.native", refuse)
+    assert_found(probed(layer, x)["Linear"], rows(layer.weight, x))
+
+
 def test_zero_vectors_count_as_orthogonal_and_are_counted():
     layer = nn.Linear(3, 4)
     x = torch.randn(5, 3)
@@ -398,6 +418,11 @@ def test_a_large_bias_and_a_half_type_do_not_blur_the_angles():
     assert_found(probed(layer, x)["Linear"], rows(layer.weight, x), 1e-4)
     with torch.autocast("cpu", torch.bfloat16):
         assert_found(probed(layer, x)["Linear"], rows(layer.weight, x), 1e-4)
+    conv, image = nn.Conv2d(16, 8, 1), x.view(2, 16, 4, 4)
+    with torch.no_grad():
+        conv.bias.fill_(1e5)
+    data = image.flatten(2).transpose(1, 2)[:, None]
+    assert_found(probed(conv, image)["Conv2d"], brute_force(conv.weight.flatten(1)[None], data), 1e-4)
     half, x = copy.deepcopy(layer).bfloat16(), x.bfloat16()
     assert_found(probed(half, x)["Linear"], rows(half.weight, x), 1e-4)
 

@@ -291,7 +291,7 @@ class _Sample:
         if weight is None:
             weight = getattr(pairing.owner, pairing.parameter)
         found = self.found.setdefault(key, AngleStatistics(self.bins))
-        measure(found, pairing.contraction, pairing.data, pairing.view(weight))
+        measure(found, pairing.contraction, pairing.data, pairing.view(weight), pairing.output, pairing.bias)
         if weight.requires_grad and (*key, id(weight)) not in self._of_weights:
             hook = weight.register_hook(self._splitting(key, pairing, weight))
             self._of_weights[*key, id(weight)] = hook

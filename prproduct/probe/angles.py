@@ -63,58 +63,99 @@ class AngleStatistics:
         self.sum_of_sample_min += sum_of_sample_min
 
 
-def measure(statistics: AngleStatistics, contraction: Contraction, input: Tensor, weight: Tensor) -> None:
+def measure(
+    statistics: AngleStatistics,
+    contraction: Contraction,
+    input: Tensor,
+    weight: Tensor,
+    output: Tensor | None = None,
+    bias: Tensor | None = None,
+) -> None:
     """Add every pair of `input` and `weight` to the statistics.
 
-    p is computed again, without bias and never in a half type: output − bias would carry the rounding of the bias, and
-    one rounding to bfloat16 is all there is of an angle below 10°.
+    p is the layer's `output` less its `bias`, where that is given and exact enough; otherwise it is computed again. One
+    rounding to bfloat16 is all there is of an angle below 10°, and a bias far longer than p leaves its rounding in it.
     """
     dtype = working_dtype(torch.promote_types(input.dtype, weight.dtype))
     if input.numel() == 0 or weight.numel() == 0:
         return
+    if output is not None and output.dtype != dtype:
+        output = None
     with torch.no_grad(), torch.autocast(input.device.type, enabled=False):
         weight = weight.detach().to(dtype)
         weight_inverse = _inverse(norms(as_vectors(weight, contraction)))  # (out,)
+        bias = weight.new_zeros(()) if bias is None else bias.detach()
+        longest_bias = float((abs(bias) * weight_inverse).max())  # in units of ‖w‖
         if isinstance(contraction, Convolution):
-            _measure_windows(statistics, contraction, input.detach(), weight, weight_inverse)
+            kernels = weight_inverse.view(contraction.groups, -1, *(1,) * len(contraction.stride))
+            bias = bias.view(-1, *(1,) * len(contraction.stride))
+            _measure_windows(statistics, contraction, input.detach(), weight, kernels, output, bias, longest_bias)
         else:
-            _measure_rows(statistics, contraction, input.detach(), weight, weight_inverse)
+            _measure_rows(statistics, contraction, input.detach(), weight, weight_inverse, output, bias, longest_bias)
 
 
 def _measure_rows(
-    statistics: AngleStatistics, linear: Contraction, input: Tensor, weight: Tensor, weight_inverse: Tensor
+    statistics: AngleStatistics,
+    linear: Contraction,
+    input: Tensor,
+    weight: Tensor,
+    weight_inverse: Tensor,
+    output: Tensor | None,
+    bias: Tensor,
+    longest_bias: float,
 ) -> None:
     """Some rows of the input with some rows of the weight at a time."""
     rows = max(ROWS_PER_BLOCK, PAIRS_PER_BLOCK // len(weight))
     columns = max(1, PAIRS_PER_BLOCK // rows)
-    for block in input.reshape(-1, input.shape[-1]).split(rows):
+    blocks = input.reshape(-1, input.shape[-1]).split(rows)
+    outputs = [None] * len(blocks) if output is None else output.detach().reshape(-1, len(weight)).split(rows)
+    bias = bias.expand(len(weight))
+    for block, found in zip(blocks, outputs, strict=True):
         block = block.to(weight.dtype)
         input_inverse = _inverse(norms(block)).unsqueeze(1)  # (rows, 1)
         nonzero_rows = torch.count_nonzero(input_inverse)
         largest = torch.zeros_like(input_inverse).squeeze(1)
-        for some, inverse in zip(weight.split(columns), weight_inverse.split(columns), strict=True):
-            cos = linear.native(block, some, None).mul_(input_inverse).mul_(inverse).abs_()  # (rows, columns)
-            zero_pairs = cos.numel() - int(nonzero_rows * torch.count_nonzero(inverse))
+        exact = found is not None and _is_exact(longest_bias, input_inverse)
+        for start in range(0, len(weight), columns):
+            some = slice(start, start + columns)
+            p = found[:, some] - bias[some] if found is not None and exact else linear.native(block, weight[some], None)
+            cos = p.mul_(input_inverse).mul_(weight_inverse[some]).abs_()  # (rows, columns)
+            zero_pairs = cos.numel() - int(nonzero_rows * torch.count_nonzero(weight_inverse[some]))
             largest = torch.maximum(largest, statistics.add(cos, zero_pairs))
         statistics.add_samples(largest)
 
 
 def _measure_windows(
-    statistics: AngleStatistics, convolution: Convolution, input: Tensor, weight: Tensor, weight_inverse: Tensor
+    statistics: AngleStatistics,
+    convolution: Convolution,
+    input: Tensor,
+    weight: Tensor,
+    weight_inverse: Tensor,
+    output: Tensor | None,
+    bias: Tensor,
+    longest_bias: float,
 ) -> None:
     """Some elements of the batch at a time, one at the least."""
-    weight_inverse = weight_inverse.view(convolution.groups, -1, *(1,) * len(convolution.stride))
     nonzero_kernels = torch.count_nonzero(weight_inverse.flatten(1), dim=1)  # (groups,)
     one = torch.empty((1, *input.shape[1:]), device="meta", dtype=weight.dtype)
-    pairs = convolution.native(one, weight.to("meta"), None).numel()
-    for block in input.split(max(1, PAIRS_PER_BLOCK // pairs)):
+    samples = max(1, PAIRS_PER_BLOCK // convolution.native(one, weight.to("meta"), None).numel())
+    blocks = input.split(samples)
+    outputs = [None] * len(blocks) if output is None else output.detach().split(samples)
+    for block, found in zip(blocks, outputs, strict=True):
         block = block.to(weight.dtype)
-        p = convolution.native(block, weight, None)
+        p = convolution.native(block, weight, None) if found is None else found - bias
         input_inverse = _inverse(convolution.input_square(block, weight, p, weight.dtype).sqrt_())
+        if found is not None and not _is_exact(longest_bias, input_inverse):
+            p = convolution.native(block, weight, None)
         nonzero_windows = torch.count_nonzero(input_inverse, dim=(0, *range(2, input_inverse.dim())))  # (groups,)
         cos = convolution.as_pairs(p).mul_(input_inverse).mul_(weight_inverse).abs_()
         zero_pairs = cos.numel() - int((nonzero_windows * nonzero_kernels).sum())
         statistics.add_samples(statistics.add(cos, zero_pairs))
+
+
+def _is_exact(longest_bias: float, input_inverse: Tensor) -> bool:
+    """Whether no bias is longer than ‖w‖‖x‖: then output − bias is as exact as p itself."""
+    return longest_bias == 0.0 or longest_bias * float(input_inverse.max()) <= 1.0
 
 
 def as_vectors(weight: Tensor, contraction: Contraction) -> Tensor:

@@ -12,7 +12,7 @@ from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from prproduct.kernels.contractions import Convolution, Linear
 from prproduct.probe.attention import read_attention
-from prproduct.probe.pairings import Call, Pairing
+from prproduct.probe.pairings import Call, Pairing, product_of
 from prproduct.probe.recurrent import read_cell, read_recurrent
 
 Reader = Callable[[Any, Call], Iterator[Pairing]]
@@ -20,7 +20,7 @@ Reader = Callable[[Any, Call], Iterator[Pairing]]
 
 def read_linear(layer: nn.Linear, call: Call) -> Iterator[Pairing]:
     """Every row of the input meets every row of the weight."""
-    yield Pairing("", layer, "weight", Linear(), call.first())
+    yield Pairing("", layer, "weight", Linear(), call.first(), output=_plain_output(layer, call), bias=layer.bias)
 
 
 def read_columns(layer: nn.Module, call: Call) -> Iterator[Pairing]:
@@ -36,7 +36,9 @@ def read_convolution(layer: Any, call: Call) -> Iterator[Pairing]:
         mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
         input = F.pad(input, layer._reversed_padding_repeated_twice, mode=mode)
         padding = (0,) * len(layer.kernel_size)
-    yield Pairing("", layer, "weight", Convolution(layer.stride, padding, layer.dilation, layer.groups), input)
+    contraction = Convolution(layer.stride, padding, layer.dilation, layer.groups)
+    output = _batched(layer, _plain_output(layer, call))
+    yield Pairing("", layer, "weight", contraction, input, output=output, bias=layer.bias)
 
 
 def read_transposed_convolution(layer: Any, call: Call) -> Iterator[Pairing]:
@@ -45,11 +47,19 @@ def read_transposed_convolution(layer: Any, call: Call) -> Iterator[Pairing]:
     geometry = (layer.stride, layer.padding, layer.kernel_size, len(layer.kernel_size), layer.dilation)
     extra = tuple(layer._output_padding(input, output_size, *geometry))
     contraction = Convolution(layer.stride, layer.padding, layer.dilation, layer.groups, extra, transposed=True)
-    yield Pairing("", layer, "weight", contraction, _batched(layer, input))
+    output = _batched(layer, _plain_output(layer, call))
+    yield Pairing("", layer, "weight", contraction, _batched(layer, input), output=output, bias=layer.bias)
 
 
-def _batched(layer: Any, input: Tensor) -> Tensor:
-    return input.unsqueeze(0) if input.dim() == len(layer.kernel_size) + 1 else input
+def _batched(layer: Any, tensor: Any) -> Any:
+    unbatched = tensor is not None and tensor.dim() == len(layer.kernel_size) + 1
+    return tensor.unsqueeze(0) if unbatched else tensor
+
+
+def _plain_output(layer: nn.Module, call: Call) -> Tensor | None:
+    """The output, if it is surely p + bias: a subclass of somebody else's may have done anything."""
+    known = type(layer).__module__.startswith(("torch.nn.modules.", "prproduct.nn."))
+    return call.output if known and product_of(layer).has_native_forward else None
 
 
 # A subclass stands before its base.

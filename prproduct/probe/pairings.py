@@ -21,7 +21,10 @@ def as_it_is(weight: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Pairing:
-    """One product in one call of a layer. `view` takes from the parameter, and from its gradient, what takes part."""
+    """One product in one call of a layer. `view` takes from the parameter, and from its gradient, what takes part.
+
+    `output` and `bias` are what the layer made of p, where that is known.
+    """
 
     part: str
     owner: nn.Module
@@ -29,6 +32,8 @@ class Pairing:
     contraction: Contraction
     data: Tensor
     view: Callable[[Tensor], Tensor] = as_it_is
+    output: Tensor | None = None
+    bias: Tensor | None = None
 
 
 class RandomState:
