@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import time
+import timeit
 from collections.abc import Callable
 
 import torch
@@ -100,6 +101,16 @@ def measure(model: nn.Module, x: Tensor, repeats: int) -> tuple[float, float, fl
     return forward, plain, between, sampled
 
 
+def idle_hook(calls: int = 5000) -> float:
+    """Seconds that a forward takes longer between samples: on a model that does next to nothing, where it can be seen."""
+    model, x = nn.Sequential(nn.Linear(1, 1)), torch.ones(1, 1)
+    bare = min(timeit.repeat(lambda: model(x), number=calls, repeat=9)) / calls
+    with pr.AngleProbe(model, every=10**9):
+        model(x)
+        model(x)
+        return min(timeit.repeat(lambda: model(x), number=calls, repeat=9)) / calls - bare
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -118,6 +129,7 @@ def main() -> None:
         more = f"{100 * (between / plain - 1):+.1f} %"
         table.add_row(name, *milliseconds[:2], more, milliseconds[2], f"{(sampled - plain) / forward:.2f}")
     Console(width=130).print(table)
+    print(f"between samples, the hook on the model takes {1e6 * idle_hook():.1f} µs a forward")
 
 
 if __name__ == "__main__":
