@@ -102,7 +102,7 @@ def measure(model: nn.Module, x: Tensor, repeats: int) -> tuple[float, float, fl
 
 
 def idle_hook(calls: int = 5000) -> float:
-    """Seconds that a forward takes longer between samples: on a model that does next to nothing, where it can be seen."""
+    """Seconds that a forward takes longer between samples, on a model so small that it can be seen."""
     model, x = nn.Sequential(nn.Linear(1, 1)), torch.ones(1, 1)
     bare = min(timeit.repeat(lambda: model(x), number=calls, repeat=9)) / calls
     with pr.AngleProbe(model, every=10**9):

@@ -1,6 +1,6 @@
 """Trains a small network on handwritten digits under P and under PR, and draws what AngleProbe saw.
 
-`python docs/probe.py` writes docs/figures/probe.svg and prints the table of docs/probe.md.
+`python docs/probe_figure.py` writes docs/figures/probe.svg and prints the table of docs/probe.md.
 """
 
 from __future__ import annotations
