@@ -20,6 +20,7 @@ check: .venv/installed ## lint and types alone
 
 figures: .venv/installed ## draw the figures of docs/
 	.venv/bin/python docs/figures.py
+	.venv/bin/python docs/probe_figure.py
 
 numerics: .venv/installed ## measure the sweep of docs/numerics.md
 	.venv/bin/python benchmarks/numerics.py

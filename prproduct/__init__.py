@@ -8,8 +8,10 @@
 
 from prproduct import functional, nn, products, reference
 from prproduct.conversion import Check, Report, check, convert, register, report, revert
+from prproduct.probe import AngleProbe
 
 __all__ = [
+    "AngleProbe",
     "Check",
     "Report",
     "check",

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parents[1] / "prproduct"
-ORDER = ["products", "kernels", "autograd", "functional", "recurrence", "nn", "conversion"]
+ORDER = ["products", "kernels", "autograd", "functional", "recurrence", "nn", "conversion", "probe"]
 ALONE = ["reference"]
 
 

@@ -1,0 +1,176 @@
+"""|sin θ| over all (weight vector, data vector) pairs of a product, in blocks that are measured and thrown away."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from prproduct.kernels.contractions import Contraction, Convolution
+from prproduct.kernels.pairs import working_dtype
+
+# About half a megabyte in float32: a dozen elementwise passes over a block stay in the processor's cache.
+PAIRS_PER_BLOCK = 2**17
+# Fewer rows would read a large weight, such as that of a vocabulary, from memory again for next to nothing.
+ROWS_PER_BLOCK = 32
+
+
+@dataclass
+class AngleStatistics:
+    """What is kept of the pairs seen so far: a few numbers and `bins` counts, whatever their number."""
+
+    bins: int
+    pairs: int = 0
+    zero_pairs: int = 0
+    samples: int = 0
+    min_sin: float = 1.0
+    max_sin: float = 0.0
+    max_cos: float = 0.0
+    sum_of_sin: float = 0.0
+    sum_of_sample_min: float = 0.0
+    histogram: list[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.histogram = [0] * self.bins
+
+    def add(self, cos: Tensor, zero_pairs: int) -> Tensor:
+        """Count a block of |cos θ|, samples along its first axis, and give each sample's largest. Uses `cos` up."""
+        largest = cos.amax(tuple(range(1, cos.dim())))  # (samples,)
+        if not largest.sum().isfinite():  # a NaN or an Inf among the data has no angle
+            cos.nan_to_num_(nan=0.0, posinf=0.0)
+            largest = cos.amax(tuple(range(1, cos.dim())))
+        sin = cos.square_().neg_().add_(1.0).clamp_(min=0.0).sqrt_()  # in place: fresh memory costs more than a pass
+        max_sin, sum_of_sin = torch.stack([sin.max(), sin.sum()]).tolist()
+        # torch.histc took 12 ns a pair on a CPU, this takes 2; |sin θ| = 1 itself falls behind the last bin.
+        *counts, ones = torch.bincount(sin.mul_(self.bins).flatten().int(), minlength=self.bins + 1).tolist()
+        counts[-1] += ones
+        self.pairs += sin.numel()
+        self.zero_pairs += zero_pairs
+        self.max_sin = max(self.max_sin, max_sin)
+        self.sum_of_sin += sum_of_sin
+        self.histogram = [before + now for before, now in zip(self.histogram, counts, strict=True)]
+        return largest
+
+    def add_samples(self, largest: Tensor) -> None:
+        """Count samples by the largest |cos θ| among all their pairs."""
+        largest = largest.clamp(max=1.0)
+        sample_min = ((1.0 - largest) * (1.0 + largest)).sqrt()
+        max_cos, min_sin, sum_of_sample_min = torch.stack([largest.max(), sample_min.min(), sample_min.sum()]).tolist()
+        self.samples += len(largest)
+        self.min_sin = min(self.min_sin, min_sin)
+        self.max_cos = max(self.max_cos, max_cos)
+        self.sum_of_sample_min += sum_of_sample_min
+
+
+def measure(
+    statistics: AngleStatistics,
+    contraction: Contraction,
+    input: Tensor,
+    weight: Tensor,
+    output: Tensor | None = None,
+    bias: Tensor | None = None,
+) -> None:
+    """Add every pair of `input` and `weight` to the statistics.
+
+    p is the layer's `output` less its `bias`, where that is given and exact enough; otherwise it is computed again. One
+    rounding to bfloat16 is all there is of an angle below 10°, and a bias far longer than p leaves its rounding in it.
+    """
+    dtype = working_dtype(torch.promote_types(input.dtype, weight.dtype))
+    if input.numel() == 0 or weight.numel() == 0:
+        return
+    if output is not None and output.dtype != dtype:
+        output = None
+    with torch.no_grad(), torch.autocast(input.device.type, enabled=False):
+        weight = weight.detach().to(dtype)
+        weight_inverse = _inverse(norms(as_vectors(weight, contraction)))  # (out,)
+        bias = weight.new_zeros(()) if bias is None else bias.detach()
+        longest_bias = float((abs(bias) * weight_inverse).max())  # in units of ‖w‖
+        if isinstance(contraction, Convolution):
+            kernels = weight_inverse.view(contraction.groups, -1, *(1,) * len(contraction.stride))
+            bias = bias.view(-1, *(1,) * len(contraction.stride))
+            _measure_windows(statistics, contraction, input.detach(), weight, kernels, output, bias, longest_bias)
+        else:
+            _measure_rows(statistics, contraction, input.detach(), weight, weight_inverse, output, bias, longest_bias)
+
+
+def _measure_rows(
+    statistics: AngleStatistics,
+    linear: Contraction,
+    input: Tensor,
+    weight: Tensor,
+    weight_inverse: Tensor,
+    output: Tensor | None,
+    bias: Tensor,
+    longest_bias: float,
+) -> None:
+    """Some rows of the input with some rows of the weight at a time."""
+    rows = max(ROWS_PER_BLOCK, PAIRS_PER_BLOCK // len(weight))
+    columns = max(1, PAIRS_PER_BLOCK // rows)
+    blocks = input.reshape(-1, input.shape[-1]).split(rows)
+    outputs = [None] * len(blocks) if output is None else output.detach().reshape(-1, len(weight)).split(rows)
+    bias = bias.expand(len(weight))
+    for block, found in zip(blocks, outputs, strict=True):
+        block = block.to(weight.dtype)
+        input_inverse = _inverse(norms(block)).unsqueeze(1)  # (rows, 1)
+        nonzero_rows = torch.count_nonzero(input_inverse)
+        largest = torch.zeros_like(input_inverse).squeeze(1)
+        exact = found is not None and _is_exact(longest_bias, input_inverse)
+        for start in range(0, len(weight), columns):
+            some = slice(start, start + columns)
+            p = found[:, some] - bias[some] if found is not None and exact else linear.native(block, weight[some], None)
+            cos = p.mul_(input_inverse).mul_(weight_inverse[some]).abs_()  # (rows, columns)
+            zero_pairs = cos.numel() - int(nonzero_rows * torch.count_nonzero(weight_inverse[some]))
+            largest = torch.maximum(largest, statistics.add(cos, zero_pairs))
+        statistics.add_samples(largest)
+
+
+def _measure_windows(
+    statistics: AngleStatistics,
+    convolution: Convolution,
+    input: Tensor,
+    weight: Tensor,
+    weight_inverse: Tensor,
+    output: Tensor | None,
+    bias: Tensor,
+    longest_bias: float,
+) -> None:
+    """Some elements of the batch at a time, one at the least."""
+    nonzero_kernels = torch.count_nonzero(weight_inverse.flatten(1), dim=1)  # (groups,)
+    one = torch.empty((1, *input.shape[1:]), device="meta", dtype=weight.dtype)
+    samples = max(1, PAIRS_PER_BLOCK // convolution.native(one, weight.to("meta"), None).numel())
+    blocks = input.split(samples)
+    outputs = [None] * len(blocks) if output is None else output.detach().split(samples)
+    for block, found in zip(blocks, outputs, strict=True):
+        block = block.to(weight.dtype)
+        p = convolution.native(block, weight, None) if found is None else found - bias
+        input_inverse = _inverse(convolution.input_square(block, weight, p, weight.dtype).sqrt_())
+        if found is not None and not _is_exact(longest_bias, input_inverse):
+            p = convolution.native(block, weight, None)
+        nonzero_windows = torch.count_nonzero(input_inverse, dim=(0, *range(2, input_inverse.dim())))  # (groups,)
+        cos = convolution.as_pairs(p).mul_(input_inverse).mul_(weight_inverse).abs_()
+        zero_pairs = cos.numel() - int((nonzero_windows * nonzero_kernels).sum())
+        statistics.add_samples(statistics.add(cos, zero_pairs))
+
+
+def _is_exact(longest_bias: float, input_inverse: Tensor) -> bool:
+    """Whether no bias is longer than ‖w‖‖x‖: then output − bias is as exact as p itself."""
+    return longest_bias == 0.0 or longest_bias * float(input_inverse.max()) <= 1.0
+
+
+def as_vectors(weight: Tensor, contraction: Contraction) -> Tensor:
+    """The weight vectors as rows."""
+    if isinstance(contraction, Convolution) and contraction.transposed:
+        kernels = weight.unflatten(0, (contraction.groups, -1)).transpose(1, 2)  # (groups, out/groups, in/groups, …)
+        return kernels.flatten(0, 1).flatten(1)
+    return weight.flatten(1)
+
+
+def norms(vectors: Tensor) -> Tensor:
+    """The lengths of the rows; to write down the squares of a large weight, and to add them, took 20 times as long."""
+    return torch.linalg.vector_norm(vectors, dim=1)
+
+
+def _inverse(norm: Tensor) -> Tensor:
+    """1/norm, and 0 for a vector that is zero or not finite; uses `norm` up."""
+    return norm.reciprocal_().nan_to_num_(nan=0.0, posinf=0.0)

@@ -1,0 +1,81 @@
+"""The four projections of MultiheadAttention, of which the last sees data that no hook sees."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from prproduct import functional
+from prproduct.kernels.contractions import Linear
+from prproduct.probe.pairings import Call, Pairing, as_it_is, product_of
+
+_ARGUMENTS = (
+    "query",
+    "key",
+    "value",
+    "key_padding_mask",
+    "need_weights",
+    "attn_mask",
+    "average_attn_weights",
+    "is_causal",
+)
+
+
+def read_attention(layer: nn.MultiheadAttention, call: Call) -> Iterator[Pairing]:
+    """The projections q, k and v of the arguments, and out, of what the heads attended to."""
+    query, key, value, padding_mask, need_weights, attention_mask, _, is_causal = call.arguments(*_ARGUMENTS)
+    joined = layer.in_proj_weight is not None
+    for place, (part, data) in enumerate((("q", query), ("k", key), ("v", value))):
+        rows = slice(place * layer.embed_dim, (place + 1) * layer.embed_dim)
+        parameter = "in_proj_weight" if joined else f"{part}_proj_weight"
+        view = (lambda weight, rows=rows: weight[rows]) if joined else as_it_is
+        yield Pairing(part, layer, parameter, Linear(), data, view)
+    masks = {"key_padding_mask": padding_mask, "attn_mask": attention_mask, "is_causal": bool(is_causal)}
+    attended = _attended(layer, query, key, value, need_weights=need_weights is not False, **masks)
+    yield Pairing("out", layer.out_proj, "weight", Linear(), attended)
+
+
+def _attended(layer: nn.MultiheadAttention, query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor:
+    """What the heads hand to the output projection: torch's own attention with the identity in that place."""
+    size, joined = layer.embed_dim, layer.in_proj_weight is not None
+    bias: Tensor | None = layer.in_proj_bias
+    apart: list[Tensor] = [layer.q_proj_weight, layer.k_proj_weight, layer.v_proj_weight]
+    identity = torch.eye(size, dtype=query.dtype, device=query.device)
+    product = product_of(layer)
+    if not product.has_native_forward:  # torch's attention knows no other than the inner product
+        weights = layer.in_proj_weight.chunk(3) if joined else apart
+        biases = (None,) * 3 if bias is None else bias.chunk(3)
+        query, key, value = (
+            functional.linear(data, weight, bias, product=product)
+            for data, weight, bias in zip((query, key, value), weights, biases, strict=True)
+        )
+        joined, bias, apart = False, None, [identity] * 3
+    swap = layer.batch_first and query.dim() == 3
+    if swap:
+        query, key, value = (data.transpose(0, 1) for data in (query, key, value))
+    attended, _ = F.multi_head_attention_forward(
+        query,
+        key,
+        value,
+        size,
+        layer.num_heads,
+        layer.in_proj_weight if joined else None,
+        bias,
+        layer.bias_k,
+        layer.bias_v,
+        layer.add_zero_attn,
+        layer.dropout,
+        identity,
+        None,
+        training=layer.training,
+        use_separate_proj_weight=not joined,
+        q_proj_weight=None if joined else apart[0],
+        k_proj_weight=None if joined else apart[1],
+        v_proj_weight=None if joined else apart[2],
+        **options,
+    )
+    return attended.transpose(0, 1) if swap else attended

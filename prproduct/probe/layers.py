@@ -1,0 +1,94 @@
+"""The layers that a probe can read, and how: one reader a kind of layer."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
+
+from prproduct.kernels.contractions import Convolution, Linear
+from prproduct.probe.attention import read_attention
+from prproduct.probe.pairings import Call, Pairing, product_of
+from prproduct.probe.recurrent import read_cell, read_recurrent
+
+Reader = Callable[[Any, Call], Iterator[Pairing]]
+
+
+def read_linear(layer: nn.Linear, call: Call) -> Iterator[Pairing]:
+    """Every row of the input meets every row of the weight."""
+    yield Pairing("", layer, "weight", Linear(), call.first(), output=_plain_output(layer, call), bias=layer.bias)
+
+
+def read_columns(layer: nn.Module, call: Call) -> Iterator[Pairing]:
+    """Hugging Face's Conv1D: a linear layer whose weight vectors are columns."""
+    yield Pairing("", layer, "weight", Linear(), call.first(), view=lambda weight: weight.t())
+
+
+def read_convolution(layer: Any, call: Call) -> Iterator[Pairing]:
+    """Every window meets every kernel of its group; padding belongs to the window."""
+    input: Tensor = _batched(layer, call.first())
+    padding = layer.padding
+    if layer.padding_mode != "zeros" or isinstance(padding, str):
+        mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
+        input = F.pad(input, layer._reversed_padding_repeated_twice, mode=mode)
+        padding = (0,) * len(layer.kernel_size)
+    contraction = Convolution(layer.stride, padding, layer.dilation, layer.groups)
+    output = _batched(layer, _plain_output(layer, call))
+    yield Pairing("", layer, "weight", contraction, input, output=output, bias=layer.bias)
+
+
+def read_transposed_convolution(layer: Any, call: Call) -> Iterator[Pairing]:
+    """The windows are those of the zero-stuffed input."""
+    input, output_size = call.arguments("input", "output_size")
+    geometry = (layer.stride, layer.padding, layer.kernel_size, len(layer.kernel_size), layer.dilation)
+    extra = tuple(layer._output_padding(input, output_size, *geometry))
+    contraction = Convolution(layer.stride, layer.padding, layer.dilation, layer.groups, extra, transposed=True)
+    output = _batched(layer, _plain_output(layer, call))
+    yield Pairing("", layer, "weight", contraction, _batched(layer, input), output=output, bias=layer.bias)
+
+
+def _batched(layer: Any, tensor: Any) -> Any:
+    unbatched = tensor is not None and tensor.dim() == len(layer.kernel_size) + 1
+    return tensor.unsqueeze(0) if unbatched else tensor
+
+
+def _plain_output(layer: nn.Module, call: Call) -> Tensor | None:
+    """The output, if it is surely p + bias: a subclass of somebody else's may have done anything."""
+    known = type(layer).__module__.startswith(("torch.nn.modules.", "prproduct.nn."))
+    return call.output if known and product_of(layer).has_native_forward else None
+
+
+# A subclass stands before its base.
+_READERS: list[tuple[type[nn.Module], Reader]] = [
+    (nn.MultiheadAttention, read_attention),
+    (nn.RNNBase, read_recurrent),
+    (nn.RNNCellBase, read_cell),
+    (_ConvTransposeNd, read_transposed_convolution),
+    (_ConvNd, read_convolution),
+    (nn.Linear, read_linear),
+]
+KNOWN = "Linear, Conv1d to ConvTranspose3d, LSTM, GRU, RNN, their cells, MultiheadAttention"
+
+
+def reader_of(layer: nn.Module) -> Reader | None:
+    """How to read this layer; None where there is nothing to read."""
+    for kind, reader in _READERS:
+        if isinstance(layer, kind):
+            return reader
+    conv1d = getattr(sys.modules.get("transformers.pytorch_utils"), "Conv1D", None)
+    return read_columns if conv1d is not None and isinstance(layer, conv1d) else None
+
+
+def find_layers(model: nn.Module) -> dict[str, nn.Module]:
+    """The layers of a model that can be read, by name; a layer with several names has its first."""
+    # MultiheadAttention reads the weight of its out_proj and never calls it.
+    never_called = {layer.out_proj for layer in model.modules() if isinstance(layer, nn.MultiheadAttention)}
+    return {
+        name.replace("_orig_mod.", ""): layer  # torch.compile puts this into the names of what it wraps
+        for name, layer in model.named_modules()
+        if reader_of(layer) is not None and layer not in never_called
+    }

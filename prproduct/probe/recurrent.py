@@ -1,0 +1,129 @@
+"""The products of recurrent layers: of the input, of the hidden state, and of an LSTM's projection.
+
+A hook sees what goes into an LSTM and what comes out of it. What comes out of the last layer are its hidden states; the
+layers below run once more, each as a layer of its own, without gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
+
+from prproduct import functional, nn
+from prproduct.kernels.contractions import Linear
+from prproduct.probe.pairings import Call, Pairing, product_of
+
+_PARAMETERS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr")
+
+
+def read_cell(cell: Any, call: Call) -> Iterator[Pairing]:
+    """One step: the input, and the hidden state before it."""
+    input, state = call.arguments("input", "hx")
+    hidden = state[0] if isinstance(state, (tuple, list)) else state
+    yield Pairing("input", cell, "weight_ih", Linear(), input)
+    if hidden is None:
+        hidden = input.new_zeros((*input.shape[:-1], cell.hidden_size))
+    yield Pairing("hidden", cell, "weight_hh", Linear(), hidden)
+
+
+def read_recurrent(layer: Any, call: Call) -> Iterator[Pairing]:
+    """For every layer and direction: the inputs of all steps, and the hidden states before them."""
+    input, first_state = call.arguments("input", "hx")
+    sizes, data, output = _flat(layer, input, call.output[0])
+    if data.numel() == 0:
+        return
+    states = _first_states(layer, first_state, data, sizes[0], input)
+    directions = 2 if layer.bidirectional else 1
+    for depth in range(layer.num_layers):
+        here = slice(depth * directions, (depth + 1) * directions)
+        last = depth == layer.num_layers - 1
+        hidden = output if last else _run(layer, depth, data, sizes, [s[here] for s in states])
+        for direction, after in enumerate(hidden.chunk(directions, dim=-1)):
+            ending = f"_l{depth}" + "_reverse" * direction
+            first = [s[depth * directions + direction] for s in states]
+            before = _before(after, first[0], sizes, reverse=bool(direction))
+            yield Pairing(f"input{ending}", layer, f"weight_ih{ending}", Linear(), data)
+            yield Pairing(f"hidden{ending}", layer, f"weight_hh{ending}", Linear(), before)
+            if layer.proj_size:
+                inside = _before_projection(layer, ending, data, before, first[1], sizes, reverse=bool(direction))
+                yield Pairing(f"projection{ending}", layer, f"weight_hr{ending}", Linear(), inside)
+        data = hidden if last else F.dropout(hidden, layer.dropout, layer.training)
+
+
+def _flat(layer: Any, input: Any, output: Any) -> tuple[list[int], Tensor, Tensor]:
+    """How many rows each step has, and the rows of input and output, step after step."""
+    if isinstance(input, PackedSequence):
+        return input.batch_sizes.tolist(), input.data, output.data
+    if input.dim() == 2:  # unbatched
+        return [1] * len(input), input, output
+    if layer.batch_first:
+        input, output = input.transpose(0, 1), output.transpose(0, 1)
+    return [input.shape[1]] * len(input), input.flatten(0, 1), output.flatten(0, 1)
+
+
+def _first_states(layer: Any, given: Any, data: Tensor, batch: int, input: Any) -> list[Tensor]:
+    """(layers · directions, batch, size) of the hidden state, and of an LSTM's cell; zeros where none was given."""
+    directions = 2 if layer.bidirectional else 1
+    if given is None:
+        sizes = [layer.proj_size or layer.hidden_size, layer.hidden_size][: 2 if layer.mode == "LSTM" else 1]
+        return [data.new_zeros(layer.num_layers * directions, batch, size) for size in sizes]
+    states = list(given) if isinstance(given, (tuple, list)) else [given]
+    if isinstance(input, PackedSequence) and input.sorted_indices is not None:
+        return [s.index_select(1, input.sorted_indices) for s in states]
+    return [s if s.dim() == 3 else s.unsqueeze(1) for s in states]
+
+
+def _run(layer: Any, depth: int, data: Tensor, sizes: Sequence[int], states: Sequence[Tensor]) -> Tensor:
+    """The hidden states of one layer of several, both directions side by side."""
+    options: dict[str, Any] = {"bias": layer.bias, "bidirectional": layer.bidirectional, "product": product_of(layer)}
+    kind = layer.mode.partition("_")[0]
+    if kind == "LSTM":
+        options["proj_size"] = layer.proj_size
+    if kind == "RNN":
+        options["nonlinearity"] = layer.nonlinearity
+    alone = getattr(nn, kind)(data.shape[-1], layer.hidden_size, device="meta", **options)
+    for ending in ("", "_reverse")[: 2 if layer.bidirectional else 1]:
+        for name in _PARAMETERS:
+            parameter = getattr(layer, f"{name}_l{depth}{ending}", None)
+            if parameter is not None:
+                setattr(alone, f"{name}_l0{ending}", parameter)
+    sequences = PackedSequence(data, torch.tensor(sizes))
+    output, _ = alone(sequences, tuple(states) if kind == "LSTM" else states[0])
+    return output.data
+
+
+def _before(after: Tensor, first: Tensor, sizes: Sequence[int], reverse: bool) -> Tensor:
+    """The hidden states before each step, from those after it and the first; rows as in `after`."""
+    steps = after.split(list(sizes))
+    if not reverse:
+        return torch.cat([first, *(step[:size] for step, size in zip(steps, sizes[1:], strict=False))])
+    # Backwards in time, the longest sequences begin, and the others join with their own first state.
+    following = [*zip(steps[1:], sizes[1:], strict=True), (first[:0], 0)]
+    return torch.cat(
+        [t for (step, joined), size in zip(following, sizes, strict=True) for t in (step, first[joined:size])]
+    )
+
+
+def _before_projection(
+    layer: Any, ending: str, data: Tensor, before: Tensor, cell: Tensor, sizes: Sequence[int], reverse: bool
+) -> Tensor:
+    """o∘tanh c of every step, which an LSTM with proj_size multiplies by weight_hr."""
+    parameters: list[Any] = [getattr(layer, f"{name}{ending}", None) for name in _PARAMETERS]
+    weight_ih, weight_hh, bias_ih, bias_hh, _ = parameters
+    product = product_of(layer)
+    inputs, hiddens = data.split(list(sizes)), before.split(list(sizes))
+    order = range(len(sizes))
+    cells, found = cell[:0] if reverse else cell, []
+    for step in reversed(order) if reverse else order:
+        cells = torch.cat([cells[: sizes[step]], cell[len(cells) : sizes[step]]])
+        gates = functional.linear(inputs[step], weight_ih, bias_ih, product=product)
+        gates = gates + functional.linear(hiddens[step], weight_hh, bias_hh, product=product)
+        i, f, g, o = gates.chunk(4, dim=-1)
+        cells = f.sigmoid() * cells + i.sigmoid() * g.tanh()
+        found.append(o.sigmoid() * cells.tanh())
+    return torch.cat(found[::-1] if reverse else found)
