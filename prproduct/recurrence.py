@@ -56,7 +56,7 @@ class LSTM:
     gates_apart: ClassVar[bool] = False
 
     def step(self, input_gates: Tensor, hidden_gates: Tensor, state: State) -> tuple[State, Kept]:
-        if compiled.serves_lstm(input_gates, hidden_gates, state[1]):
+        if compiled.serves_lstm(hidden_gates, state[1]):
             i, f, g, o, tanh_cell, hidden, cell = compiled.lstm_step(input_gates, hidden_gates, state[1])
             return (hidden, cell), (i, f, g, o, state[1], tanh_cell)
         i, f, g, o = (input_gates + hidden_gates).chunk(4, dim=-1)
@@ -68,7 +68,7 @@ class LSTM:
     def step_back(
         self, gates: Gates, hidden: Tensor, kept: Kept, grad: State, into: Gates
     ) -> tuple[Tensor | None, ...]:
-        if compiled.serves_lstm(*kept, *grad):
+        if compiled.serves_lstm(kept[0]):
             return None, compiled.lstm_step_back(kept, grad, into[0])
         i, f, g, o, cell, tanh_cell = kept
         grad_cell = grad[1] + tanh_backward(grad[0] * o, tanh_cell)

@@ -234,6 +234,8 @@ def _last_shape(shape: torch.Size) -> tuple[int, ...]:
 class _Memory:
     """A tensor's memory for NumPy. `Tensor.numpy` would forbid its storage to be resized ever after, as FSDP does."""
 
+    __slots__ = ("__array_interface__", "tensor")
+
     def __init__(self, t: Tensor) -> None:
         self.tensor = t  # lives as long as the array
         size = t.element_size()
@@ -241,7 +243,7 @@ class _Memory:
             "version": 3,
             "typestr": f"<f{size}",
             "shape": tuple(t.shape),
-            "strides": tuple(size * stride for stride in t.stride()),
+            "strides": None if t.is_contiguous() else tuple(size * stride for stride in t.stride()),
             "data": (t.data_ptr(), False),
         }
 
