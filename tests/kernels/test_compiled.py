@@ -144,7 +144,6 @@ def test_linear_biases_of_any_shape(bias_shape):
 
 
 def step() -> torch.Tensor:
-    """A backward large enough to be shared between threads."""
     torch.manual_seed(0)
     layer, x = pr.nn.Linear(20, 700), torch.randn(600, 20)
     layer(x).square().sum().backward()
@@ -152,8 +151,9 @@ def step() -> torch.Tensor:
 
 
 @pytest.fixture
-def threads():
-    """Sets how many torch uses, for one test."""
+def threads(monkeypatch):
+    """Sets how many torch uses, for one test, in which nothing is too small to be shared between them."""
+    monkeypatch.setattr(compiled, "_SMALL", 1)
     before = torch.get_num_threads()
     yield torch.set_num_threads
     torch.set_num_threads(before)
