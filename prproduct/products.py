@@ -101,12 +101,14 @@ class Product:
 
     name: ClassVar[str]
     has_native_forward: ClassVar[bool] = True
+    elementwise: ClassVar[bool] = False  # set in a class of your own: see docs/products.md
 
     def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
         if "name" not in cls.__dict__:
             cls.name = cls.__name__
         cls.has_native_forward = cls.value is Product.value
+        cls.elementwise = cls.__dict__.get("elementwise", cls.__module__ == __name__)  # a promise that is not inherited
 
     def gains(self, pair: Pair) -> Gains:
         """The gains of ∂/∂w."""

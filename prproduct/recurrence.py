@@ -225,13 +225,15 @@ class RecurrenceFn(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         states = len(grads) - 1
-        data, *weights = ctx.saved_tensors[:5]
-        input_gates, hidden_gates, before = ctx.saved_tensors[5:8]
-        state, kept = ctx.saved_tensors[8 : 8 + states], ctx.saved_tensors[8 + states :]
-        if torch.is_grad_enabled():
-            of_tensors = _differentiable_backward(ctx, data, weights, state, grads)
-        else:
-            with without_autocast(data.device.type):
+        saved = ctx.saved_tensors  # asked for once: checkpointing does not give it twice
+        data, *weights = saved[:5]
+        input_gates, hidden_gates, before = saved[5:8]
+        state, kept = saved[8 : 8 + states], saved[8 + states :]
+        batched = any(torch._C._functorch.is_legacy_batchedtensor(grad) for grad in grads)
+        with without_autocast(data.device.type):
+            if batched or torch.is_grad_enabled():
+                of_tensors = _differentiable_backward(ctx, data, weights, state, grads)
+            else:
                 of_tensors = _backward_through_time(ctx, data, weights, input_gates, hidden_gates, before, kept, grads)
         return None, None, None, None, *of_tensors
 
@@ -250,8 +252,8 @@ def _backward_through_time(
     cell, (input_weight, hidden_weight, *given_biases) = ctx.cell, weights
     input_bias, hidden_bias = _biases(cell, *given_biases)
     rule = GradientRule.at(Linear(), ctx.product, before, hidden_weight, hidden_bias, hidden_gates, hidden_gates)
-    grad_input_gates = torch.empty_like(input_gates)
-    grad_hidden_gates = torch.empty_like(input_gates) if cell.gates_apart else grad_input_gates
+    grad_input_gates = torch.empty_like(input_gates, memory_format=torch.contiguous_format)
+    grad_hidden_gates = torch.empty_like(grad_input_gates) if cell.gates_apart else grad_input_gates
     hidden = rule.split_stepwise(grad_hidden_gates)
     grad_output, waiting = grads[0], tuple(grads[1:])
     steps = _steps(ctx.batch_sizes, ctx.reverse)
@@ -285,7 +287,8 @@ def _differentiable_backward(
 ) -> list[Tensor | None]:
     """The same gradients with a graph of their own, for create_graph=True."""
     tensors = [data, *weights, *state]
-    output, last = step_by_step(ctx.cell, ctx.product, data, ctx.batch_sizes, state, Weights(*weights), ctx.reverse)
+    with torch.enable_grad():
+        output, last = step_by_step(ctx.cell, ctx.product, data, ctx.batch_sizes, state, Weights(*weights), ctx.reverse)
     wanted = [t for t, needed in zip(tensors, ctx.needs_input_grad[4:], strict=True) if needed]
     found = iter(torch.autograd.grad((output, *last), wanted, grads, create_graph=True, allow_unused=True))
     return [next(found) if needed else None for needed in ctx.needs_input_grad[4:]]

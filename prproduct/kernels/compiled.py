@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from prproduct.kernels.pairs import Pairs
 from prproduct.kernels.programs import Half, Program
@@ -30,10 +31,12 @@ _switched_on = True
 def passes() -> Any:
     """The kernels, loaded when first needed; None on platforms that Numba does not know."""
     try:
+        import numba
+
         from prproduct.kernels import passes
     except ImportError:
         return None
-    return passes
+    return None if getattr(numba.config, "DISABLE_JIT", False) else passes
 
 
 @functools.cache
@@ -62,6 +65,8 @@ def serves(*tensors: Tensor) -> bool:
         and not torch.compiler.is_compiling()
         and not torch.is_grad_enabled()
         and not torch._C._are_functorch_transforms_active()
+        and not torch._C._len_torch_dispatch_stack()  # somebody records the operations
+        and forward_ad._current_level < 0
         and all(_is_plain(t) and t.dtype == tensors[0].dtype for t in tensors)
         and passes() is not None
     )
@@ -75,6 +80,7 @@ def _is_plain(t: Tensor) -> bool:
         and t.layout == torch.strided
         and t.numel() > 0
         and not t.is_neg()
+        and not t._is_zerotensor()
         and not torch._C._functorch.is_legacy_batchedtensor(t)
     )
 
@@ -176,7 +182,7 @@ def add_to_planes(total: Tensor, t: Tensor, first: Tensor, second: Tensor) -> No
 
 def serves_lstm(*tensors: Tensor) -> bool:
     """Whether `lstm_step` and `lstm_step_back` take them."""
-    return tensors[0].dtype == torch.float32 and serves(*tensors)
+    return tensors[0].dtype == torch.float32 and tensors[0].dim() == 2 and serves(*tensors)
 
 
 def lstm_step(input_gates: Tensor, hidden_gates: Tensor, cell: Tensor) -> tuple[Tensor, ...]:
@@ -282,7 +288,11 @@ def _share_out(
         _pool = ThreadPoolExecutor(max_workers=os.cpu_count(), thread_name_prefix="prproduct")
     bounds = itertools.pairwise(first + (last - first) * thread // threads for thread in range(threads + 1))
     *elsewhere, (share, here) = enumerate(bounds)
-    running = [_pool.submit(kernel, *part, index, array, *others) for index, part in elsewhere]
+    try:
+        running = [_pool.submit(kernel, *part, index, array, *others) for index, part in elsewhere]
+    except RuntimeError:  # the interpreter shuts down, and starts no more threads
+        running = []
+        kernel(first, here[0], 0, array, *others)
     kernel(*here, share, array, *others)
     for future in running:
         future.result()

@@ -101,10 +101,10 @@ def _perform(code: int, a: Any, b: Any, c: Any, result: Any) -> None:
             result[k] = a[k] ** b[k]
     elif code == programs.MIN:
         for k in range(size):
-            result[k] = b[k] if b[k] < a[k] else a[k]
+            result[k] = b[k] if b[k] < a[k] or b[k] != b[k] else a[k]
     elif code == programs.MAX:
         for k in range(size):
-            result[k] = b[k] if b[k] > a[k] else a[k]
+            result[k] = b[k] if b[k] > a[k] or b[k] != b[k] else a[k]
     elif code == programs.GREATER:
         for k in range(size):
             result[k] = one if a[k] > b[k] else zero
@@ -332,8 +332,12 @@ def _add_squares(total: Any, x: Any) -> None:
 @compiled_pass
 def squares_rows(first: int, last: int, share: int, x: Any, squares: Any) -> None:
     """Σ_c x[n, c]² into squares[n]."""
+    columns = x.shape[1]
     for n in range(first, last):
-        squares[n] = _sum_of_squares(x[n])
+        total = 0.0
+        for start in range(0, columns, STRIP):
+            total += _sum_of_squares(x[n, start : min(start + STRIP, columns)])
+        squares[n] = total
 
 
 @compiled_pass

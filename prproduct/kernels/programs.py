@@ -2,10 +2,11 @@
 
 `products.py` writes each rule once, in tensor arithmetic. Here that very code is run on symbols in place of tensors
 (torch.fx), and the operations it performs are noted; `passes.py` then performs them on strips of pairs that fit into
-the cache. So every product, also a user's own, runs in one compiled kernel, and nothing is compiled for it.
+the cache. So all products run in one compiled kernel, and nothing is compiled for them.
 
-A rule that does more than this (a sum over pairs, a branch on values, an operation not listed below) has no program,
-and plain torch computes it.
+A user's rule may do more than this (sum over pairs, branch on values, read what changes), and plain torch computes it,
+unless its class says `elementwise = True`. Then a rule that is none is refused, and every program is compared with what
+it was made from before it is used.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from torch import fx
+import torch
+from torch import Tensor, fx
 
 from prproduct.products import Gains, Pair, Product
 
@@ -57,35 +59,99 @@ class Program:
 
 
 def program_of(product: Product) -> Program | None:
-    """The program of a product's rule; None if the rule cannot be one."""
+    """The program of a product's rule; None if the product does not say that it is elementwise."""
+    if not product.elementwise:
+        return None
     parameters = getattr(product, "__dataclass_params__", None)
     # Any other object may be changed by its owner between two calls.
-    return _remembered(product) if parameters is not None and parameters.frozen else _trace(product)
+    return _remembered(product) if parameters is not None and parameters.frozen else _write(product)
 
 
 class _UnwritableError(Exception):
     """The rule does what no program can."""
 
 
+class _Symbol(fx.Proxy):
+    """Stands for a tensor in arithmetic, and for nothing else: a rule that asks for its dtype or shape is refused."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in _WRITE:
+            raise _UnwritableError(f"it uses .{name}")
+        return super().__getattr__(name)
+
+
+class _Tracer(fx.proxy.GraphAppendingTracer):
+    def proxy(self, node: fx.Node) -> fx.Proxy:
+        return _Symbol(node, self)
+
+
 class _SymbolicPair(Pair):
     sin: Any = None  # a symbol too, in place of the property
 
 
-def _trace(product: Product) -> Program | None:
+def _write(product: Product) -> Program:
     graph = fx.Graph()
-    tracer = fx.proxy.GraphAppendingTracer(graph)
-    symbols: dict[str, Any] = {name: fx.Proxy(graph.placeholder(name), tracer) for name in INPUTS}
+    tracer = _Tracer(graph)
+    symbols: dict[str, Any] = {name: tracer.proxy(graph.placeholder(name)) for name in INPUTS}
     sin = symbols.pop("sin")
     pair = _SymbolicPair(**symbols)
     object.__setattr__(pair, "sin", sin)
     try:
         weight_gains = product.gains(pair)
-        return _Writer().write(weight_gains, product.input_gains(pair, weight_gains))
-    except (_UnwritableError, fx.proxy.TraceError, TypeError, ValueError, AttributeError, NotImplementedError):
-        return None
+        input_gains = product.input_gains(pair, weight_gains)
+        if not (isinstance(weight_gains, tuple) and isinstance(input_gains, tuple)):
+            raise _UnwritableError("it returns no Gains")
+        writer = _Writer()
+        program = writer.write(weight_gains, input_gains)
+        if unused := [node for node in graph.nodes if node.op != "placeholder" and node not in writer.written]:
+            raise _UnwritableError(f"the result of {unused[0].target} is not used")
+        _compare(program, product)
+    except Exception as error:
+        raise TypeError(
+            f"product {product} says that it is elementwise, but is not ({error}): see docs/products.md, or leave out "
+            "`elementwise`"
+        ) from error
+    return program
 
 
-_remembered = functools.lru_cache(maxsize=256)(_trace)
+_remembered = functools.lru_cache(maxsize=64)(_write)
+
+
+def _compare(program: Program, product: Product) -> None:
+    """Perform the program on some pairs, and see that it gives what the product gives."""
+    cos = torch.linspace(-0.99, 0.99, 64, dtype=torch.float64)
+    norms = torch.linspace(0.1, 3.0, 64, dtype=torch.float64)
+    pair = Pair(cos, (1 - cos.square()).rsqrt(), norms, norms.flip(0))
+    registers = [torch.full_like(cos, constant) for constant in program.constants]
+    registers[: len(INPUTS)] = [getattr(pair, name) for name in INPUTS]
+    for code, result, *operands in program.steps.tolist():
+        registers[result] = _PERFORM[code](*(registers[operand] for operand in operands))
+    weight_gains = product.gains(pair)
+    gains = (*weight_gains, *product.input_gains(pair, weight_gains))
+    halves = program.weight, program.input
+    written = [register for half in halves for register in (half.length, half.direction)]
+    for gain, register in zip(gains, written, strict=True):
+        expected = torch.as_tensor(gain, dtype=cos.dtype).expand_as(cos)
+        if not torch.allclose(registers[register], expected, rtol=1e-12, atol=1e-12, equal_nan=True):
+            raise _UnwritableError("on symbols it does something else than on tensors")
+
+
+# What `passes._perform` does, in torch.
+_PERFORM: dict[int, Callable[..., Tensor]] = {
+    ADD: lambda a, b, c: a + b,
+    SUB: lambda a, b, c: a - b,
+    MUL: lambda a, b, c: a * b,
+    DIV: lambda a, b, c: a / b,
+    POW: lambda a, b, c: a**b,
+    MIN: lambda a, b, c: torch.minimum(a, b),
+    MAX: lambda a, b, c: torch.maximum(a, b),
+    GREATER: lambda a, b, c: (a > b).to(a.dtype),
+    WHERE: lambda a, b, c: torch.where(a != 0, b, c),
+    ABS: lambda a, b, c: a.abs(),
+    SQRT: lambda a, b, c: a.sqrt(),
+    EXP: lambda a, b, c: a.exp(),
+    LOG: lambda a, b, c: a.log(),
+}
 
 
 class _Writer:
@@ -95,6 +161,7 @@ class _Writer:
         self.steps: list[tuple[int, ...]] = []
         self.constants: list[float] = [0.0] * len(INPUTS)
         self.written: dict[fx.Node | float, int] = {}
+        self.of_the_angle: set[fx.Node] = set()
 
     def write(self, weight_gains: Gains, input_gains: Gains) -> Program:
         weight = self._half(*weight_gains)
@@ -118,16 +185,17 @@ class _Writer:
         return Half(*registers, turn, has_sums=registers[0] != registers[1])
 
     def _gain(self, gain: Any) -> int:
-        if isinstance(gain, fx.Proxy):
-            if not _depends_on_the_angle(gain.node):
-                raise _UnwritableError  # its shape is a norm's, which plain torch refuses
-            gain = gain.node
-        return self.register(gain)
+        if not isinstance(gain, fx.Proxy):
+            return self.register(gain)
+        register = self.register(gain.node)
+        if gain.node not in self.of_the_angle:
+            raise _UnwritableError("a gain depends on norms alone, and has the wrong shape")
+        return register
 
     def register(self, value: Any) -> int:
         """The register that holds a node's value or a number, once the steps so far have been performed."""
         if not isinstance(value, (fx.Node, int, float)):
-            raise _UnwritableError
+            raise _UnwritableError(f"it computes with a {type(value).__name__}")
         if value not in self.written:
             self.written[value] = self._compute(value) if isinstance(value, fx.Node) else self._new(float(value))
         return self.written[value]
@@ -140,11 +208,20 @@ class _Writer:
 
     def _compute(self, node: fx.Node) -> int:
         if node.op == "placeholder":
-            return INPUTS.index(str(node.target))
+            register = INPUTS.index(str(node.target))
+            if register in (COS, INVERSE_SIN, SIN):
+                self.of_the_angle.add(node)
+            return register
         name = node.target if isinstance(node.target, str) else node.target.__name__
         if name not in _WRITE:
-            raise _UnwritableError
-        return _WRITE[name](self, *node.args, **node.kwargs)
+            raise _UnwritableError(f"it uses {name}")
+        arguments = node.args
+        if name == "where" and node.op == "call_method":  # x.where(condition, y)
+            arguments = (node.args[1], node.args[0], *node.args[2:])
+        register = _WRITE[name](self, *arguments, **node.kwargs)
+        if not self.of_the_angle.isdisjoint(node.all_input_nodes):
+            self.of_the_angle.add(node)
+        return register
 
     def _new(self, constant: float) -> int:
         self.constants.append(constant)
@@ -153,12 +230,6 @@ class _Writer:
 
 class _Register(int):
     """A register, as distinct from a number."""
-
-
-def _depends_on_the_angle(node: fx.Node) -> bool:
-    if node.op == "placeholder":
-        return node.target in ("cos", "inverse_sin", "sin")
-    return any(_depends_on_the_angle(operand) for operand in node.all_input_nodes)
 
 
 def _clamp(writer: _Writer, x: Any, min: Any = None, max: Any = None) -> int:

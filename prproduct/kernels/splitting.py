@@ -55,7 +55,7 @@ class StepwiseSplit:
     def __init__(self, product: Product, pairs: Pairs, grad: Tensor) -> None:
         """`grad` will be filled in, step by step."""
         self.product, self.pairs, self.grad = product, pairs, grad
-        self.turned = torch.empty_like(grad, dtype=pairs.output.dtype)
+        self.turned = torch.empty_like(grad, dtype=pairs.output.dtype, memory_format=torch.contiguous_format)
         self.sums: Tensor | None = None
         program = program_of(product) if compiled.serves_pairs(pairs, grad) else None
         self.whole = None if program is None else compiled.Split(program, pairs, grad, self.turned)

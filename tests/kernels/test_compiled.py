@@ -7,6 +7,8 @@ import numba
 import pytest
 import torch
 from compare import relative_error
+from torch.autograd import forward_ad
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import prproduct as pr
 from prproduct.kernels import compiled, passes
@@ -239,6 +241,8 @@ def test_without_a_place_to_keep_the_compiled_code(monkeypatch):
 class Own(Product):
     """A user's product, and not a frozen one."""
 
+    elementwise = True
+
     def __init__(self, limit):
         self.limit = limit
 
@@ -268,6 +272,8 @@ def test_a_products_own_rule_runs_compiled_and_may_change(name, passes_run):
 class Centred(Product):
     """What no list of elementwise operations can say."""
 
+    elementwise = False
+
     def gains(self, pair):
         return Gains(length=1.0, direction=pair.inverse_sin / pair.inverse_sin.mean())
 
@@ -295,11 +301,6 @@ def test_other_rules_run_in_plain_torch(product, passes_run):
     assert_equal_to_rounding(got, expected, torch.float64)
 
 
-class WrongShape(Product):
-    def gains(self, pair):
-        return Gains(length=1.0, direction=pair.weight_norm)
-
-
 def test_storages_stay_resizable():
     """FSDP frees and refills those of the weights."""
     op, x, w, bias, _ = operands("linear", torch.float32)
@@ -309,10 +310,107 @@ def test_storages_stay_resizable():
         t.untyped_storage().resize_(0)
 
 
-def test_a_gain_of_the_wrong_shape_is_refused_as_in_plain_torch():
+class OnlyNorms(Product):
+    elementwise = True
+
+    def gains(self, pair):
+        return Gains(length=1.0, direction=pair.weight_norm)
+
+
+class InPlace(Product):
+    elementwise = True
+
+    def gains(self, pair):
+        direction = pair.inverse_sin * 1.0
+        direction.clamp_(max=1.05)
+        return Gains(1.0, direction)
+
+
+class AsksForTheDtype(Product):
+    elementwise = True
+
+    def gains(self, pair):
+        return Gains(1.0, pair.inverse_sin if pair.cos.dtype is torch.float64 else 1.0)
+
+
+class AsksWhetherItIsATensor(Product):
+    elementwise = True
+
+    def gains(self, pair):
+        return Gains(1.0, pair.inverse_sin if isinstance(pair.cos, torch.Tensor) else 1.0 + abs(pair.cos))
+
+
+class AddsTruths(Product):
+    elementwise = True
+
+    def gains(self, pair):
+        return Gains(1.0, pair.inverse_sin * ((pair.cos > -0.5) + (pair.cos > 0.0)))
+
+
+@pytest.mark.parametrize(
+    "kind", [Centred, Branching, Scaled, OnlyNorms, InPlace, AsksForTheDtype, AsksWhetherItIsATensor, AddsTruths]
+)
+def test_a_rule_that_only_says_it_is_elementwise_is_refused(kind, monkeypatch):
+    monkeypatch.setattr(kind, "elementwise", True)
     op, x, w, bias, _ = operands("linear", torch.float64)
-    with pytest.raises(ValueError, match="direction gain of shape"):
-        op(x, w, bias, product=WrongShape()).sum().backward()
+    with pytest.raises(TypeError, match="says that it is elementwise, but is not"):
+        op(x, w, bias, product=kind()).sum().backward()
+
+
+def test_the_promise_is_not_inherited():
+    class Own(pr.products.PR):
+        pass
+
+    assert pr.products.PR.elementwise
+    assert not Own.elementwise
+
+
+class WhereMethod(Product):
+    elementwise = True
+
+    def gains(self, pair):
+        return Gains(1.0, pair.inverse_sin.where(pair.cos > 0.0, 1.0))
+
+
+def test_where_as_a_method():
+    op, x, w, bias, _ = operands("linear", torch.float64)
+    y = op(x, w, bias, product=WhereMethod())
+    assert_equal_to_rounding(*both_gradients(y, (x, w), torch.randn_like(y)), torch.float64)
+
+
+def test_tangents_of_the_gradient_are_left_to_plain_torch():
+    op, x, w, bias, _ = operands("linear", torch.float64)
+    y = op(x, w, bias)
+    v, t = torch.randn(2, *y.shape, dtype=y.dtype)
+    with forward_ad.dual_level():
+        gradient = torch.autograd.grad(y, w, forward_ad.make_dual(v, t), retain_graph=True)[0]
+        tangent = forward_ad.unpack_dual(gradient).tangent
+    assert_equal_to_rounding([tangent], torch.autograd.grad(y, w, t), torch.float64)
+
+
+def test_recorded_operations_are_plain_torchs():
+    x, w = torch.randn(7, 5), torch.randn(3, 5)
+
+    def gradient(x, w):
+        w = w.detach().requires_grad_()
+        return torch.autograd.grad(pr.functional.linear(x, w).square().sum(), w)[0]
+
+    recorded = make_fx(gradient)(x, w)
+    x, w = torch.randn(7, 5), torch.randn(3, 5)
+    assert relative_error(recorded(x, w), gradient(x, w)) <= 1e-5
+
+
+def test_a_gradient_that_is_known_to_be_zero():
+    op, x, w, bias, _ = operands("linear", torch.float64)
+    y = op(x, w, bias)
+    zero = torch._efficientzerotensor(y.shape, dtype=y.dtype)
+    assert torch.autograd.grad(y, w, zero)[0].count_nonzero() == 0
+
+
+def test_squares_of_long_vectors_add_up_exactly():
+    x = torch.full((2, 100_000), 0.1)
+    with torch.no_grad():
+        assert relative_error(compiled.square_sums(x), x.double().square().sum(1)) <= 1e-7
 
 
 def test_the_memory_given_may_be_the_gradients_own():
