@@ -5,7 +5,7 @@ import pickle
 
 import pytest
 import torch
-from compare import NATIVE_FORWARD, PRODUCTS, assert_close
+from compare import NATIVE_FORWARD, PRODUCTS, assert_close, relative_error
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
@@ -437,3 +437,56 @@ def test_bad_input_gets_torchs_own_error(kind, x, state, product):
     with pytest.raises(expected.type) as got:
         ours(x, state)
     assert str(got.value) == str(expected.value)
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+def test_checkpointing_and_hooks_unpack_each_tensor_once(kind):
+    layer, x = getattr(pr.nn, kind)(3, 4), torch.randn(5, 2, 3, requires_grad=True)
+    expected = torch.autograd.grad(layer(x)[0].square().sum(), (x, *layer.parameters()))
+    output = torch.utils.checkpoint.checkpoint(layer, x, use_reentrant=False)[0]
+    got = torch.autograd.grad(output.square().sum(), (x, *layer.parameters()))
+    assert all(torch.equal(one, other) for one, other in zip(got, expected, strict=True))
+    unpacked = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: unpacked.append(id(t)) or t):
+        output = layer(x)[0]
+    output.sum().backward()
+    assert len(unpacked) == len(set(unpacked))
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+def test_saved_tensors_may_come_back_in_another_layout(kind):
+    layer, x = getattr(pr.nn, kind)(3, 4), torch.randn(5, 2, 3, requires_grad=True)
+    expected = torch.autograd.grad(layer(x)[0].square().sum(), (x, *layer.parameters()))
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t.t().contiguous().t() if t.dim() == 2 else t):
+        output = layer(x)[0]
+    got = torch.autograd.grad(output.square().sum(), (x, *layer.parameters()))
+    assert all(relative_error(one, other) <= 1e-5 for one, other in zip(got, expected, strict=True))
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+def test_vectorized_jacobians(kind):
+    layer = getattr(pr.nn, kind)(3, 4).double()
+    x = torch.randn(2, 2, 3, dtype=torch.float64)
+    jacobian = torch.autograd.functional.jacobian
+    expected = jacobian(lambda x: layer(x)[0], x)
+    assert relative_error(jacobian(lambda x: layer(x)[0], x, vectorize=True), expected) <= 1e-12
+
+
+@pytest.mark.parametrize("product", ["r", "pr"])
+def test_unbatched_cells_without_gradients(product):
+    cell = pr.nn.LSTMCell(3, 4, product=product)
+    x = torch.randn(3)
+    with torch.no_grad():
+        h, c = cell(x)
+    expected = cell(x.unsqueeze(0))
+    assert relative_error(h, expected[0][0]) <= 1e-6
+    assert relative_error(c, expected[1][0]) <= 1e-6
+
+
+def test_second_order_gradients_under_autocast_stay_in_the_dtype_of_forward():
+    layer, x = pr.nn.LSTM(3, 4), torch.randn(5, 2, 3, requires_grad=True)
+    output = layer(x)[0]
+    expected = torch.autograd.grad(output.square().sum(), x, retain_graph=True)[0]
+    with torch.autocast("cpu", torch.bfloat16):
+        got = torch.autograd.grad(output.square().sum(), x, create_graph=True)[0]
+    assert relative_error(got, expected) <= 1e-5
