@@ -13,15 +13,17 @@ import itertools
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from prproduct.kernels.pairs import Pairs
 from prproduct.kernels.programs import Half, Program
+
+if TYPE_CHECKING:
+    from prproduct.kernels.pairs import Pairs
 
 _SMALL = 2**20  # elements below which another thread costs more than it saves: torch's own still spin on the cores
 _switched_on = True
@@ -162,6 +164,15 @@ def square_sums_of_planes(t: Tensor) -> Tensor:
     planes = t.reshape(batch * groups, channels, -1)
     _share_out(passes().squares_planes, _threads(t), *_arrays(planes, squares))
     return squares.view(batch, groups, *spatial)
+
+
+def norms(square: Tensor) -> tuple[Tensor, Tensor]:
+    """`pairs.Norms.of`."""
+    flat = square.contiguous().view(-1)
+    results = flat.new_empty(2, len(flat))
+    _share_out(passes().norms, _threads(flat), *_arrays(flat, results))
+    value, inverse = results.unbind()
+    return value.view(square.shape), inverse.view(square.shape)
 
 
 def add_to_rows(total: Tensor, t: Tensor, first: Tensor, second: Tensor) -> None:

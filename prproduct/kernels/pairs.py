@@ -14,6 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from prproduct.kernels import compiled
 from prproduct.products import Gains, Pair, Product
 
 # Up to sin² θ = multiple·eps, with the eps of the dtype in which p was stored, the angle is rounding noise and counts
@@ -49,6 +50,8 @@ class Norms(NamedTuple):
     @classmethod
     def of(cls, square: Tensor) -> Norms:
         """The norms whose squares these are, with finite derivatives also at 0."""
+        if compiled.serves(square):
+            return cls(*compiled.norms(square))
         positive = (square > 0) & (square < math.inf)
         norm = torch.where(positive, square, 1.0).sqrt()
         return cls(torch.where(positive, norm, 0.0), torch.where(positive, norm.reciprocal(), 0.0))

@@ -349,6 +349,22 @@ def squares_planes(first: int, last: int, share: int, x: Any, squares: Any) -> N
 
 
 @compiled_pass
+def _norms(square: Any, value: Any, inverse: Any) -> None:
+    zero, one = square.dtype.type(0.0), square.dtype.type(1.0)
+    for k in range(len(square)):
+        positive = square[k] > zero and square[k] < np.inf
+        root = np.sqrt(square[k] if positive else one)
+        value[k] = root if positive else zero
+        inverse[k] = one / root if positive else zero
+
+
+@compiled_pass
+def norms(first: int, last: int, share: int, square: Any, results: Any) -> None:
+    """`pairs.Norms.of` into results[0] and results[1]."""
+    _norms(square[first:last], results[0, first:last], results[1, first:last])
+
+
+@compiled_pass
 def _add_products(total: Any, x: Any, first: Any, second: Any) -> None:
     for k in range(len(total)):
         total[k] += x[k] * _at(first, k) * second

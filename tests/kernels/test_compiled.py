@@ -12,6 +12,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import prproduct as pr
 from prproduct.kernels import compiled, passes
+from prproduct.kernels.pairs import Norms
 from prproduct.products import Gains, Product, resolve
 
 PRODUCTS = ["pr", "r", "tempered:0.3", "tempered:0.5", "no-length", "no-direction", "no-direction-w", "pr-w"]
@@ -405,6 +406,18 @@ def test_a_gradient_that_is_known_to_be_zero():
     y = op(x, w, bias)
     zero = torch._efficientzerotensor(y.shape, dtype=y.dtype)
     assert torch.autograd.grad(y, w, zero)[0].count_nonzero() == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_norms_of_any_square(dtype):
+    smallest = torch.finfo(dtype).smallest_normal
+    square = torch.tensor([[0.0, 4.0, torch.inf, torch.nan], [smallest, smallest / 8, 1e30, 2.0]], dtype=dtype).T
+    with torch.no_grad():
+        got = Norms.of(square)
+        with compiled.switched_off():
+            expected = Norms.of(square)
+    for one, other in zip(got, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=0.0)
 
 
 def test_squares_of_long_vectors_add_up_exactly():
