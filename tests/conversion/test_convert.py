@@ -116,6 +116,21 @@ def test_outputs_stay_bit_for_bit_in_training_and_evaluation(net, tokens):
             assert torch.equal(net(tokens), twin(tokens))
 
 
+@pytest.mark.parametrize("batch_first", [True, False])
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor is True")
+def test_a_transformer_drops_the_same_places_under_the_same_seed(batch_first):
+    x, y = torch.randn(4, 6, 16), torch.randn(4, 6, 16)
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=batch_first)
+    for model, inputs in ((layer, (x,)), (nn.Transformer(16, 2, 1, 1, 32, batch_first=batch_first), (x, y))):
+        results = []
+        for _ in range(2):
+            torch.manual_seed(0)
+            results.append(model.train()(*inputs))
+            pr.convert(model)
+        assert torch.equal(*results)
+        assert pr.check(model, *inputs).outputs_equal
+
+
 def test_outputs_of_recurrent_layers_stay_up_to_rounding_and_bit_for_bit_without_gradients(net, tokens):
     twin = copy.deepcopy(net).eval()
     pr.convert(net).eval()
