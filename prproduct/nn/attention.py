@@ -83,7 +83,8 @@ class MultiheadAttention(ProductLayer, torch.nn.MultiheadAttention):
         """One product for tensors that are the same, as in torch: for all three, or for key and value."""
         joined = self.__dict__["_qkv_same_embed_dim"]
         apart = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
-        inputs, sizes = (query, key, value), (1, 1, 1)
+        inputs: tuple[Tensor, ...] = (query, key, value)
+        sizes: tuple[int, ...] = (1, 1, 1)
         if joined and key is value:
             inputs, sizes = ((query,), (3,)) if query is key else ((query, key), (1, 2))
         rows = [size * self.embed_dim for size in sizes]
