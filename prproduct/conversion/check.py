@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from prproduct.conversion.convert import convert, revert
+from prproduct.conversion.convert import convert, require_module, revert
 from prproduct.conversion.report import own_parameters, report, table
 from prproduct.nn.layer import ProductLayer
 
@@ -109,6 +109,7 @@ def check(module: nn.Module, *batch: Any, **keywords: Any) -> Check:
     >>> result.outputs_equal, [row.name for row in result.rows], all(row.ratio > 1 for row in result.rows)
     (True, ['0', '2'], True)
     """
+    require_module(module, "check")
     if any(is_lazy(t) for t in chain(module.parameters(), module.buffers())):
         raise ValueError("a lazy layer does not know its size yet: run the model on a batch once, then check it")
     if torch.is_inference_mode_enabled():
