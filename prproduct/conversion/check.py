@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import random
 import statistics
 import sys
 import time
-from collections.abc import Iterator, Mapping
+import types
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from enum import Enum
+from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from prproduct.conversion.convert import convert, revert
+from prproduct.conversion.convert import convert, require_module, revert
 from prproduct.conversion.report import own_parameters, report, table
 from prproduct.nn.layer import ProductLayer
 
@@ -93,8 +99,9 @@ def check(module: nn.Module, *batch: Any, **keywords: Any) -> Check:
     """Run a model on a batch natively and under its products, and compare outputs, gradients and time.
 
     A model that is not converted is tried under `pr`. Arguments go to the model. The loss is the output's `.loss` if it
-    has one, else a fixed random projection of all floating-point outputs: look at ratios, not at norms. The model is
-    left as it was: parameters, their gradients, buffers, random numbers, classes and products.
+    has one, else a fixed random projection of all floating-point outputs: look at ratios, not at norms. Every run has
+    the same model, random numbers and batch to start from, and these are left as they were: parameters, their
+    gradients, buffers, attributes, classes and products.
 
     >>> import torch, prproduct as pr
     >>> model = pr.convert(torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 2)))
@@ -102,9 +109,12 @@ def check(module: nn.Module, *batch: Any, **keywords: Any) -> Check:
     >>> result.outputs_equal, [row.name for row in result.rows], all(row.ratio > 1 for row in result.rows)
     (True, ['0', '2'], True)
     """
-    if any(is_lazy(t) for t in module.parameters()):
+    require_module(module, "check")
+    if any(is_lazy(t) for t in chain(module.parameters(), module.buffers())):
         raise ValueError("a lazy layer does not know its size yet: run the model on a batch once, then check it")
-    with _left_as_it_was(module), torch.compiler.set_stance("force_eager"), torch.enable_grad():
+    if torch.is_inference_mode_enabled():
+        raise ValueError("check needs gradients, and torch.inference_mode rules them out: call it outside")
+    with _own_classes(module), torch.compiler.set_stance("force_eager"), torch.enable_grad():
         if not any(isinstance(m, ProductLayer) for m in module.modules()):
             convert(module)
         products = {row.name: row.product for row in report(module).rows}
@@ -132,7 +142,7 @@ def check(module: nn.Module, *batch: Any, **keywords: Any) -> Check:
         rows,
         total,
         len(ours.outputs),
-        max((_difference(a, b) for a, b in zip(ours.outputs, native.outputs, strict=True)), default=0.0),
+        _largest_difference(ours.outputs, native.outputs),
         native_seconds,
         converted_seconds,
         tuple(sorted(silent)),
@@ -151,14 +161,16 @@ class _Run:
     def of(cls, module: nn.Module, batch: tuple[Any, ...], keywords: dict[str, Any]) -> _Run:
         parameters = [p for p in module.parameters() if p.requires_grad]
         with _left_as_it_was(module):
+            batch, keywords = _fresh((batch, keywords), {})
             start = _now()
             output = module(*batch, **keywords)
             outputs = list(_tensors(output))
             loss = _loss(output, outputs)
             gradients = torch.autograd.grad(loss, parameters, allow_unused=True) if parameters else ()
             seconds = _now() - start
+            kept = [t.detach().clone() for t in outputs]  # one may be a buffer, which goes back to its value
         pairs = zip(parameters, gradients, strict=True)
-        return cls([t.detach() for t in outputs], {p: g for p, g in pairs if g is not None}, seconds)
+        return cls(kept, {p: g for p, g in pairs if g is not None}, seconds)
 
 
 def _now() -> float:
@@ -168,16 +180,49 @@ def _now() -> float:
 
 
 def _tensors(output: Any) -> Iterator[Tensor]:
-    if isinstance(output, Tensor):
-        yield output
-    elif isinstance(output, Mapping):
-        for value in output.values():
-            yield from _tensors(value)
-    elif isinstance(output, (list, tuple)):
-        for value in output:
-            yield from _tensors(value)
-    elif hasattr(output, "__dict__"):
-        yield from _tensors(vars(output))
+    """The tensors in an output, in order; objects are met once, so that a cycle ends."""
+    met: dict[int, Any] = {}
+    waiting = [output]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, Tensor):
+            yield value
+        elif met.setdefault(id(value), waiting) is waiting:
+            met[id(value)] = value  # kept, lest another gets its id
+            waiting += reversed(list(_parts(value)))
+
+
+def _parts(value: Any) -> Iterable[Any]:
+    """What a container, a dataclass or a plain object such as a distribution holds."""
+    if isinstance(value, Mapping):
+        return value.values()
+    if isinstance(value, (list, tuple)):
+        return value
+    if callable(value) or isinstance(value, (Enum, types.ModuleType)):
+        return ()  # classes, functions, modules: not data
+    if dataclasses.is_dataclass(value):
+        return [getattr(value, field.name) for field in dataclasses.fields(value)]
+    return vars(value).values() if hasattr(value, "__dict__") else ()
+
+
+def _fresh(value: Any, copies: dict[int, Any]) -> Any:
+    """A copy for one run, which may write into it; what cannot be copied is shared."""
+    if isinstance(value, Tensor):
+        if id(value) not in copies:
+            copies[id(value)] = value.detach().clone().requires_grad_(value.requires_grad)
+        return copies[id(value)]
+    if type(value) in (list, tuple):
+        return type(value)(_fresh(part, copies) for part in value)
+    if type(value) is dict:
+        return {key: _fresh(part, copies) for key, part in value.items()}
+    if isinstance(value, nn.Module):
+        return value
+    for tensor in _tensors(value):
+        _fresh(tensor, copies)
+    try:
+        return copy.deepcopy(value, copies)
+    except Exception:
+        return value
 
 
 def _loss(output: Any, outputs: list[Tensor]) -> Tensor:
@@ -197,29 +242,52 @@ def _norm(run: _Run, parameters: list[Tensor]) -> float:
     return sum(squares) ** 0.5
 
 
+def _largest_difference(got: list[Tensor], expected: list[Tensor]) -> float:
+    if len(got) != len(expected):
+        return float("inf")
+    return max((_difference(a, b) for a, b in zip(got, expected, strict=True)), default=0.0)
+
+
 def _difference(got: Tensor, expected: Tensor) -> float:
-    """The largest difference as a share of the largest value; 0 means equal bit for bit."""
+    """The largest difference as a share of the largest value; 0 means equal bit for bit, NaN equals NaN alone."""
     if got.shape != expected.shape or got.dtype != expected.dtype:
         return float("inf")
-    if torch.equal(got, expected) or torch.equal(got.nan_to_num(), expected.nan_to_num()):
+    apart = ~_same(got, expected)
+    if not apart.any():
         return 0.0
-    got, expected = got.double(), expected.double()
-    return ((got - expected).abs().max() / expected.abs().max().clamp_min(1e-300)).item()
+    wide = torch.complex128 if got.is_complex() else torch.float64
+    got, expected = got.to(wide), expected.to(wide)
+    largest = expected[expected.isfinite()].abs().amax() if expected.isfinite().any() else expected.new_zeros(()).abs()
+    share = ((got - expected)[apart].abs().max() / largest.clamp_min(1e-300)).item()
+    return float("inf") if share != share else share
 
 
-Classes = list[tuple[nn.Module, type[nn.Module], Any]]
+def _same(a: Tensor, b: Tensor) -> Tensor:
+    return (a == b) | (a.isnan() & b.isnan())
+
+
+Classes = list[tuple[nn.Module, type[nn.Module], dict[str, Any]]]
 
 
 def _classes(module: nn.Module) -> Classes:
-    return [(m, type(m), vars(m).get("product")) for m in module.modules()]
+    return [(m, type(m), {key: vars(m)[key] for key in vars(m).keys() & {"product"}}) for m in module.modules()]
 
 
 def _set_classes(classes: Classes) -> None:
     for m, cls, product in classes:
         m.__class__ = cls
         vars(m).pop("product", None)
-        if product is not None:
-            vars(m)["product"] = product
+        vars(m).update(product)
+
+
+@contextmanager
+def _own_classes(module: nn.Module) -> Iterator[None]:
+    """Afterwards every module has the class and the product that it had before."""
+    classes = _classes(module)
+    try:
+        yield
+    finally:
+        _set_classes(classes)
 
 
 @contextmanager
@@ -234,12 +302,18 @@ def _never_called(module: nn.Module) -> Iterator[set[str]]:
         yield silent
 
 
+_CONTAINERS = (dict, OrderedDict, defaultdict, set, list, deque)
+
+
 @contextmanager
 def _left_as_it_was(module: nn.Module) -> Iterator[None]:
-    """Afterwards classes, attributes, buffers and random states are what they were before."""
-    classes = _classes(module)
-    attributes = [(m, dict(vars(m)), dict(m._buffers)) for m in module.modules()]
-    values = [(b, b.detach().clone()) for b in module.buffers()]
+    """Afterwards attributes, parameters, buffers and random states are what they were before."""
+    attributes = [(m, dict(vars(m))) for m in module.modules()]
+    held = [value for _, before in attributes for value in before.values()]
+    containers = [(value, copy.copy(value)) for value in held if type(value) in _CONTAINERS]
+    loose = (value for value in held if isinstance(value, Tensor))
+    tensors = {id(t): t for t in chain(module.parameters(), module.buffers(), loose)}.values()
+    values = [(t, t.detach(), t.detach().clone()) for t in tensors]
     numpy = sys.modules.get("numpy")
     python_state, numpy_state = random.getstate(), numpy.random.get_state() if numpy else None
     with ExitStack() as stack:
@@ -253,12 +327,22 @@ def _left_as_it_was(module: nn.Module) -> Iterator[None]:
             random.setstate(python_state)
             if numpy:
                 numpy.random.set_state(numpy_state)
-            for m, before, buffers in attributes:
+            for m, before in attributes:
                 vars(m).clear()
                 vars(m).update(before)
-                m._buffers.clear()
-                m._buffers.update(buffers)
-            with torch.no_grad():
-                for buffer, value in values:
-                    buffer.copy_(value)
-            _set_classes(classes)
+            for container, content in containers:
+                container.clear()
+                (container.extend if isinstance(container, (list, deque)) else container.update)(content)
+            for tensor, memory, value in values:
+                _give_back(tensor, memory, value)
+
+
+def _give_back(tensor: Tensor, memory: Tensor, value: Tensor) -> None:
+    """The tensor's memory and value: written only where another was put, so that an expanded buffer is not touched."""
+    if type(tensor) in (Tensor, nn.Parameter) and tensor.data_ptr() != memory.data_ptr():
+        tensor.data = memory
+    if not memory.is_meta and not _same(memory, value).all():
+        for axis, stride in enumerate(memory.stride()):
+            if stride == 0:
+                memory, value = memory.narrow(axis, 0, 1), value.narrow(axis, 0, 1)
+        memory.copy_(value)

@@ -35,6 +35,7 @@ def convert(module: Model, product: str | Product = "pr", *, filter_fn: Filter |
       (2): Linear(in_features=16, out_features=2, bias=True)
     )
     """
+    require_module(module, "convert")
     product = resolve(product)
     verdicts = verdicts_of(module)
     possible = {name: target for name, (_, target) in verdicts.items() if not isinstance(target, str)}
@@ -61,6 +62,7 @@ def revert(module: Model) -> Model:
     >>> pr.revert(pr.convert(torch.nn.Linear(8, 16)))
     Linear(in_features=8, out_features=16, bias=True)
     """
+    require_module(module, "revert")
     ours = (ProductLayer, UnfusedEncoder, UnfusedEncoderLayer)
     natives: list[tuple[nn.Module, Layer]]
     natives = [(layer, native_class(layer)) for layer in module.modules() if isinstance(layer, ours)]
@@ -73,10 +75,19 @@ def revert(module: Model) -> Model:
 
 def verdicts_of(module: nn.Module) -> Verdicts:
     """Each module under its first name, with the class it would become or the reason why it stays."""
-    held = {id(m.out_proj) for m in module.modules() if isinstance(m, nn.MultiheadAttention)}
+    held = holding_attentions(module)
     unused = "its attention takes the weights and never calls it"
     return {
         name: (layer, unused if id(layer) in held else converted_class(layer)) for name, layer in module.named_modules()
+    }
+
+
+def holding_attentions(module: nn.Module) -> dict[int, nn.MultiheadAttention]:
+    """By the id of its out_proj, each attention that takes the weights of it: not one with a forward of its own."""
+    attentions = [m for m in module.modules() if isinstance(m, nn.MultiheadAttention)]
+    native = nn.MultiheadAttention.forward
+    return {
+        id(m.out_proj): m for m in attentions if type(m).forward is native or not isinstance(converted_class(m), str)
     }
 
 
@@ -89,16 +100,23 @@ def _why_nothing(module: nn.Module, verdicts: Verdicts, possible: int) -> str:
     return f"nothing to convert in {type(module).__name__}: {found}"
 
 
+def require_module(module: object, function: str) -> None:
+    """Refuse what is no layer and no model."""
+    if isinstance(module, type):
+        raise TypeError(f"{function} takes a layer or a model, not the class {module.__name__}: make one of it first")
+    if not isinstance(module, nn.Module):
+        raise TypeError(f"{function} takes a torch.nn.Module, not {type(module).__name__}")
+
+
 @contextmanager
 def _all_or_nothing(module: nn.Module) -> Iterator[None]:
     """If a step fails, all modules get back the class and the product that they had."""
-    before = [(m, type(m), vars(m).get("product")) for m in module.modules()]
+    before = [(m, type(m), {key: vars(m)[key] for key in vars(m).keys() & {"product"}}) for m in module.modules()]
     try:
         yield
     except BaseException:
         for m, cls, product in before:
             m.__class__ = cls
-            vars(m)["product"] = product
-            if product is None:
-                del vars(m)["product"]
+            vars(m).pop("product", None)
+            vars(m).update(product)
         raise

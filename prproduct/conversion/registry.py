@@ -26,6 +26,7 @@ Rule = TypeVar("Rule", bound=type[ProductLayer])
 _BY_TYPE: dict[Layer, Layer] = {
     getattr(nn, name): getattr(layers, name) for name in layers.__all__ if hasattr(nn, name)
 }
+_BUILT_IN = frozenset(_BY_TYPE)
 _BY_NAME: dict[str, Layer] = {"transformers.pytorch_utils.Conv1D": TransposedLinear}
 _UNFUSED: dict[Layer, Layer] = {
     nn.TransformerEncoderLayer: UnfusedEncoderLayer,
@@ -55,6 +56,10 @@ def register(layer: Layer | str) -> Callable[[Rule], Rule]:
     """
     if not (isinstance(layer, str) or (isinstance(layer, type) and issubclass(layer, nn.Module))):
         raise TypeError(f"register takes a torch.nn.Module class or its full name, not {layer!r}")
+    if isinstance(layer, str) and "." not in layer:
+        raise ValueError(f"register takes a full name such as 'package.module.{layer}', not {layer!r}")
+    if any(layer in (known, _full_name(known)) for known in _BUILT_IN):
+        raise ValueError(f"prproduct has a class for {layer!r} already: register a subclass of it")
 
     def enter(rule: Rule) -> Rule:
         if not (isinstance(rule, type) and issubclass(rule, ProductLayer) and rule.forward is not nn.Module.forward):
@@ -78,7 +83,10 @@ def converted_class(module: nn.Module) -> Layer | str:
     obstacle = _obstacle(module)
     if obstacle:
         return obstacle
-    target = _mixed(_plain_class(module), found)
+    try:
+        target = _mixed(_plain_class(module), found)
+    except Exception as error:  # from __init_subclass__ or a metaclass
+        return f"no class can be derived from {_full_name(_plain_class(module))} ({error})"
     if isinstance(target, str) or not parametrize.is_parametrized(module):
         return target
     return _parametrized_like(type(module), target)
@@ -199,7 +207,7 @@ def _computing(ours: Layer, known: Layer) -> set[str]:
 
 
 def _only_prepares(base: Layer, between: tuple[type, ...], ours: Layer, known: Layer) -> bool:
-    """Whether a class overrides forward alone, and in it hands over to super().forward and touches no weight itself."""
+    """Whether a class overrides forward alone, hands over to super().forward in it, and multiplies nothing itself."""
     if vars(base).keys() & _computing(ours, known) != {"forward"}:
         return False
     names = set(_names_used(base.forward, between))
@@ -207,7 +215,11 @@ def _only_prepares(base: Layer, between: tuple[type, ...], ours: Layer, known: L
         name for name in names if name.startswith(("weight", "bias", "_parameters", "_conv", "in_proj", "_flat"))
     }
     loopholes = names & {"parameters", "named_parameters", "state_dict", "getattr", "__dict__", "vars", "_modules"}
-    return {"super", "forward"} <= names and not weights and not loopholes
+    products = {name for name in names if name in _MULTIPLYING or name.startswith("conv")}
+    return {"super", "forward"} <= names and not (weights or loopholes or products)
+
+
+_MULTIPLYING = {"linear", "bilinear", "matmul", "mm", "bmm", "mv", "einsum", "tensordot", "addmm", "addmv", "baddbmm"}
 
 
 def _names_used(function: Any, between: tuple[type, ...], seen: frozenset[str] = frozenset()) -> Iterator[str]:

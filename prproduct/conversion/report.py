@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.nn.utils import parametrize
 
-from prproduct.conversion.convert import verdicts_of
+from prproduct.conversion.convert import holding_attentions, require_module, verdicts_of
 from prproduct.conversion.registry import is_quantized
 from prproduct.nn.layer import ProductLayer
 
@@ -69,6 +69,7 @@ def report(module: nn.Module) -> Report:
     1     Linear     pr                                                       18
     1 of 2 modules and 18 of 98 weights (18.4%) converted
     """
+    require_module(module, "report")
     return Report(tuple(_rows(module)))
 
 
@@ -83,7 +84,7 @@ def own_parameters(module: nn.Module) -> Iterator[tuple[str, str, list[Tensor]]]
 
 
 def _rows(module: nn.Module) -> Iterator[Row]:
-    attentions = {id(m.out_proj): m for m in module.modules() if isinstance(m, nn.MultiheadAttention)}
+    attentions = holding_attentions(module)
     owned = {name: (kind, parameters) for name, kind, parameters in own_parameters(module)}
     counted: dict[int, str] = {}
     for name, (layer, target) in verdicts_of(module).items():

@@ -36,62 +36,69 @@ class MultiheadAttention(ProductLayer, torch.nn.MultiheadAttention):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """As torch's; `is_causal` is a hint that the mask given is causal, and the mask itself is used."""
+        """As torch's, step by step and in its memory layout: what follows, such as a dropout, then sees the same."""
         arguments = (query, key, value, key_padding_mask, need_weights, attn_mask, average_attn_weights, is_causal)
         if runs_natively(self):
             return super().forward(*arguments)
         if not self._fits(query, key, value, key_padding_mask, attn_mask, is_causal):
             return self._as_native().forward(*arguments)  # torch says what is wrong
-        batched = query.dim() == 3
-        batch_axis = 0 if self.batch_first else 1
-        q, k, v = self._project(query, key, value)
+        batched, dtype = query.dim() == 3, query.dtype
         if not batched:
-            q, k, v = (t.unsqueeze(batch_axis) for t in (q, k, v))
+            query, key, value = (t.unsqueeze(1) for t in (query, key, value))
             key_padding_mask = None if key_padding_mask is None else key_padding_mask.unsqueeze(0)
-        if not self.batch_first:
-            q, k, v = (t.transpose(0, 1) for t in (q, k, v))  # (batch, length, embedding)
-        k, v, added = self._extend(k, v)
-        mask = _merge_masks(key_padding_mask, attn_mask, added, q.shape[0], self.num_heads, q.dtype)
-        q, k, v = (
-            t.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for t in (q, k, v)
-        )  # (batch, heads, length, …)
+        elif self.batch_first:
+            moved = {id(t): t.transpose(0, 1) for t in (query, key, value)}  # one tensor for all three stays one
+            query, key, value = (moved[id(t)] for t in (query, key, value))
+        length, batch, _ = query.shape
+        if is_causal and key_padding_mask is None and not need_weights:
+            attn_mask = None  # torch trusts the hint
+        else:
+            is_causal = False
+        q, k, v = self._project(query, key, value)
+        k, v = self._extend(k, self.bias_k), self._extend(v, self.bias_v)
+        q, k, v = (t.reshape(t.shape[0], batch * self.num_heads, self.head_dim).transpose(0, 1) for t in (q, k, v))
+        if self.add_zero_attn:
+            k, v = F.pad(k, (0, 0, 0, 1)), F.pad(v, (0, 0, 0, 1))
+        mask = _merge_masks(key_padding_mask, attn_mask, k.shape[1], self.num_heads, dtype)
         dropout = self.dropout if self.training else 0.0
         weights = None
         if need_weights:
-            scores = (q * q.shape[-1] ** -0.5) @ k.mT
-            weights = F.dropout((scores if mask is None else scores + mask).softmax(-1), dropout)
-            attended = weights @ v
+            attended, weights = _attend(q, k, v, mask, dropout)
+            attended = attended.transpose(0, 1)
+            weights = weights.unflatten(0, (batch, self.num_heads))
             weights = weights.mean(1) if average_attn_weights else weights
         else:
-            attended = F.scaled_dot_product_attention(q, k, v, mask, dropout)
-        output = attended.transpose(1, 2).flatten(2)  # (batch, length, embedding)
+            if mask is not None:
+                mask = mask.unsqueeze(0) if mask.shape[0] == 1 else mask.unflatten(0, (batch, self.num_heads))
+            q, k, v = (t.unflatten(0, (batch, self.num_heads)) for t in (q, k, v))
+            attended = F.scaled_dot_product_attention(q, k, v, mask, dropout, is_causal).permute(2, 0, 1, 3)
+        output = attended.reshape(length * batch, self.embed_dim)
         output = functional.linear(output, self.out_proj.weight, self.out_proj.bias, product=self.product)
-        output = output if self.batch_first else output.transpose(0, 1)
+        output = output.unflatten(0, (length, batch))
         if not batched:
-            output, weights = output.squeeze(batch_axis), None if weights is None else weights.squeeze(0)
-        return output, weights
+            return output.squeeze(1), None if weights is None else weights.squeeze(0)
+        return output.transpose(0, 1) if self.batch_first else output, weights
 
     def _project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
-        """One product for self-attention; three otherwise."""
+        """One product for tensors that are the same, as in torch: for all three, or for key and value."""
         joined = self.__dict__["_qkv_same_embed_dim"]
-        if joined and query is key is value:
-            projected = functional.linear(query, self.in_proj_weight, self.in_proj_bias, product=self.product)
-            return projected.chunk(3, dim=-1)
         apart = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
-        weights: Sequence[Tensor] = self.in_proj_weight.chunk(3) if joined else apart
-        biases = (None,) * 3 if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
-        triples = zip((query, key, value), weights, biases, strict=True)
-        return tuple(functional.linear(x, weight, bias, product=self.product) for x, weight, bias in triples)
+        inputs: tuple[Tensor, ...] = (query, key, value)
+        sizes: tuple[int, ...] = (1, 1, 1)
+        if joined and key is value:
+            inputs, sizes = ((query,), (3,)) if query is key else ((query, key), (1, 2))
+        rows = [size * self.embed_dim for size in sizes]
+        weights: Sequence[Tensor] = self.in_proj_weight.split(rows) if joined else apart
+        biases = (None,) * len(rows) if self.in_proj_bias is None else self.in_proj_bias.split(rows)
+        projected: list[Tensor] = []
+        for x, weight, bias, size in zip(inputs, weights, biases, sizes, strict=True):
+            output = functional.linear(x, weight, bias, product=self.product)
+            projected += _split(output, size) if size > 1 else (output,)
+        return tuple(projected)
 
-    def _extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, int]:
-        """Keys and values with the learned and the zero one at their end, and how many those are."""
-        length = k.shape[1]
-        if self.bias_k is not None and self.bias_v is not None:
-            k = torch.cat([k, self.bias_k.expand(k.shape[0], 1, -1)], dim=1)
-            v = torch.cat([v, self.bias_v.expand(v.shape[0], 1, -1)], dim=1)
-        if self.add_zero_attn:
-            k, v = F.pad(k, (0, 0, 0, 1)), F.pad(v, (0, 0, 0, 1))
-        return k, v, k.shape[1] - length
+    def _extend(self, x: Tensor, last: Tensor | None) -> Tensor:
+        """Keys or values with the learned one at their end."""
+        return x if last is None else torch.cat([x, last.repeat(1, x.shape[1], 1)])
 
     def _fits(
         self,
@@ -140,23 +147,37 @@ def _is_mask(mask: Tensor | None, shapes: list[tuple[int, ...]]) -> bool:
     return mask is None or (mask.shape in shapes and (mask.dtype == torch.bool or mask.is_floating_point()))
 
 
+def _split(projected: Tensor, parts: int) -> tuple[Tensor, ...]:
+    return projected.unflatten(-1, (parts, -1)).movedim(-2, 0).contiguous().unbind()
+
+
+def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float) -> tuple[Tensor, Tensor]:
+    """The weighted values and their weights, for (batch · heads, length, …)."""
+    q = q * math.sqrt(1 / q.shape[-1])
+    weights = (torch.bmm(q, k.mT) if mask is None else torch.baddbmm(mask, q, k.mT)).softmax(-1)
+    if dropout:
+        weights = F.dropout(weights, dropout)
+    return torch.bmm(weights, v), weights
+
+
 def _merge_masks(
-    key_padding_mask: Tensor | None, attn_mask: Tensor | None, added: int, batch: int, heads: int, dtype: torch.dtype
+    padding: Tensor | None, attention: Tensor | None, source: int, heads: int, dtype: torch.dtype
 ) -> Tensor | None:
-    """What is added to the scores (batch, heads, target, source): −∞ where either mask forbids."""
+    """What is added to the scores (batch · heads, target, source): −∞ where either mask forbids."""
     padding, attention = (
-        None if mask is None else F.pad(_additive(mask, dtype), (0, added)) for mask in (key_padding_mask, attn_mask)
+        None if mask is None else F.pad(_additive(mask, dtype), (0, source - mask.shape[-1]))
+        for mask in (padding, attention)
     )
     if padding is not None:
-        padding = padding[:, None, None]
-    if attention is not None and attention.dim() == 3:
-        attention = attention.unflatten(0, (batch, heads))
+        padding = padding.repeat_interleave(heads, 0).unsqueeze(1)
+    if attention is not None and attention.dim() == 2:
+        attention = attention.unsqueeze(0)
     if padding is None or attention is None:
         return attention if padding is None else padding
-    return padding + attention
+    return attention + padding
 
 
 def _additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
     if mask.dtype != torch.bool:
-        return mask.to(dtype)
+        return mask
     return torch.zeros_like(mask, dtype=dtype).masked_fill(mask, -math.inf)

@@ -1,9 +1,11 @@
 """check: true figures, and a model that is left as it was."""
 
 import copy
+import enum
 import math
 import random
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import numpy
 import pytest
@@ -166,7 +168,124 @@ def test_what_cannot_be_checked_is_refused(batch):
         pr.check(nn.Conv2d(3, 4, 3).requires_grad_(False), batch)
     with pytest.raises(ValueError, match="nothing to convert"):
         pr.check(nn.BatchNorm2d(3), batch)
+    with torch.inference_mode(), pytest.raises(ValueError, match="inference_mode rules them out"):
+        pr.check(nn.Conv2d(3, 4, 3), batch)
 
 
 def test_nan_outputs_count_as_equal():
     assert pr.check(nn.Linear(2, 2), torch.full((1, 2), float("nan"))).outputs_equal
+
+
+class Around(nn.Module):
+    """A linear layer, and a function that says what else happens in forward."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.slow = nn.Linear(4, 4).requires_grad_(False)
+        self.register_buffer("mask", torch.ones(1).expand(4))
+        self.seen = []
+        self.function = function
+
+    def forward(self, x):
+        return self.function(self, x)
+
+
+def test_nan_equals_nan_alone():
+    for value in (0.0, 1.0, math.inf):
+
+        def one_is_nan(model, x, value=value):
+            ours = isinstance(model.layer, pr.nn.Linear)
+            return model.layer(x), torch.tensor([1.0, math.nan if ours else value])
+
+        assert pr.check(Around(one_is_nan), torch.randn(2, 4)).largest_difference == math.inf
+
+
+def test_equal_infinities_do_not_hide_a_difference():
+    def second_differs(model, x):
+        return model.layer(x), torch.tensor([math.inf, 2.0 if isinstance(model.layer, pr.nn.Linear) else 4.0])
+
+    assert pr.check(Around(second_differs), torch.randn(2, 4)).largest_difference == 0.5
+
+
+def moving_average(model, x):
+    with torch.no_grad():
+        for slow, fast in zip(model.slow.parameters(), model.layer.parameters(), strict=True):
+            slow.mul_(0.9).add_(fast, alpha=0.1)
+            slow.data.mul_(0.9)
+    return model.layer(x) @ model.slow(x).T
+
+
+def other_memory(model, x):
+    model.slow.weight.data = model.slow.weight.data * 2
+    return model.layer(x) + model.slow(x)
+
+
+def other_parameter(model, x):
+    model.slow.weight = nn.Parameter(model.slow.weight.detach() * 2)
+    return model.layer(x) + model.slow(x)
+
+
+def remembers(model, x):
+    model.seen.append(x)
+    model._buffers["more"] = x
+    return model.layer(x) * len(model.seen)
+
+
+def writes_into_its_input(model, x):
+    return model.layer(x.sub_(0.5).mul_(4))
+
+
+@pytest.mark.parametrize("function", [moving_average, other_memory, other_parameter, remembers, writes_into_its_input])
+def test_every_run_starts_from_the_same_state_and_batch(function):
+    model, x = Around(function), torch.randn(3, 4)
+    pointers = [p.data_ptr() for p in model.parameters()]
+    parameters = list(model.parameters())
+    versions = [p._version for p in model.layer.parameters()]
+    tensors, batch = copy.deepcopy(model.state_dict()), x.clone()
+    result = pr.check(model, x)
+    assert result.outputs_equal
+    assert torch.equal(x, batch)
+    assert all(a is b for a, b in zip(parameters, model.parameters(), strict=True))
+    assert [p.data_ptr() for p in model.parameters()] == pointers
+    assert [p._version for p in model.layer.parameters()] == versions
+    assert model.state_dict().keys() == tensors.keys()
+    assert all(torch.equal(value, tensors[name]) for name, value in model.state_dict().items())
+    assert model.mask.stride() == (0,)
+    assert type(model.layer) is nn.Linear
+    assert model.seen == []
+
+
+def test_a_batch_is_copied_whole_and_keeps_who_is_who():
+    def writes(model, x):
+        assert x["a"] is x["b"][0] is x["c"].tensor
+        x["c"].tensor.add_(1)
+        x["b"].append(3)
+        return model.layer(x["a"])
+
+    tensor = torch.randn(2, 4)
+    batch = {"a": tensor, "b": [tensor], "c": SimpleNamespace(tensor=tensor), "d": (i for i in range(3))}
+    before = tensor.clone()
+    assert pr.check(Around(writes), batch).outputs_equal
+    assert torch.equal(tensor, before)
+    assert len(batch["b"]) == 1
+
+
+class Kind(enum.Enum):
+    PLAIN = 1
+
+
+def test_outputs_may_hold_enums_cycles_and_the_model():
+    def cyclic(model, x):
+        output = SimpleNamespace(y=[model.layer(x)], kind=Kind.PLAIN, type=Kind, model=model, next=None)
+        output.next = output
+        return {"output": output, "kind": Kind.PLAIN}
+
+    assert pr.check(Around(cyclic), torch.randn(2, 4)).outputs == 1
+
+
+def test_an_attribute_product_of_the_models_own_stays():
+    model = nn.Sequential(nn.Linear(4, 4))
+    model.product = None
+    pr.check(model, torch.randn(2, 4))
+    assert vars(model)["product"] is None

@@ -47,6 +47,13 @@ class SometimesOwnForward(nn.Linear):
         return x @ self.weight.T
 
 
+class Merged(nn.Linear):
+    """Hands over, or multiplies by a matrix of its own."""
+
+    def forward(self, x):
+        return nn.functional.linear(x, self.merged) if hasattr(self, "merged") else super().forward(x)
+
+
 class WithoutState(nn.Linear):
     """In the place of a recurrent layer."""
 
@@ -114,6 +121,21 @@ def test_outputs_stay_bit_for_bit_in_training_and_evaluation(net, tokens):
         assert torch.equal(net.train(mode)(tokens), twin.train(mode)(tokens))
         with torch.no_grad():
             assert torch.equal(net(tokens), twin(tokens))
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor is True")
+def test_a_transformer_drops_the_same_places_under_the_same_seed(batch_first):
+    x, y = torch.randn(4, 6, 16), torch.randn(4, 6, 16)
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=batch_first)
+    for model, inputs in ((layer, (x,)), (nn.Transformer(16, 2, 1, 1, 32, batch_first=batch_first), (x, y))):
+        results = []
+        for _ in range(2):
+            torch.manual_seed(0)
+            results.append(model.train()(*inputs))
+            pr.convert(model)
+        assert torch.equal(*results)
+        assert pr.check(model, *inputs).outputs_equal
 
 
 def test_outputs_of_recurrent_layers_stay_up_to_rounding_and_bit_for_bit_without_gradients(net, tokens):
@@ -299,7 +321,7 @@ def test_two_layers_of_a_subclass_share_their_class():
     assert type(model[0]) is type(model[1])
 
 
-@pytest.mark.parametrize("cls", [OwnForward, SometimesOwnForward])
+@pytest.mark.parametrize("cls", [OwnForward, Merged, SometimesOwnForward])
 def test_a_forward_of_its_own_is_left_and_named(cls):
     model = nn.Sequential(nn.Linear(2, 2), cls(2, 2))
     pr.convert(model)
@@ -415,6 +437,40 @@ def test_attention_is_converted_whole_and_never_by_its_projection():
 def test_a_projection_held_by_attention_cannot_be_chosen():
     with pytest.raises(ValueError, match="filter_fn left all"):
         pr.convert(nn.MultiheadAttention(8, 2), filter_fn=lambda layer, name: name == "out_proj")
+
+
+class OwnAttention(nn.MultiheadAttention):
+    def forward(self, x):
+        q, k, v = nn.functional.linear(x, self.in_proj_weight, self.in_proj_bias).chunk(3, -1)
+        return self.out_proj(nn.functional.scaled_dot_product_attention(q, k, v))
+
+
+def test_attention_with_a_forward_of_its_own_leaves_its_projection_to_itself():
+    for attention in (OwnAttention(8, 2), torch.ao.nn.quantizable.MultiheadAttention(8, 2)):
+        rows = {row.name: row for row in pr.report(pr.convert(attention)).rows}
+        assert "has a forward of its own" in rows[""].why
+        assert rows["out_proj"].state == "pr"
+    assert pr.check(OwnAttention(8, 2), torch.randn(2, 3, 8)).never_called == ()
+
+
+def test_a_class_that_nothing_can_be_derived_from_is_left():
+    class Tagged(nn.Linear):
+        def __init_subclass__(cls, *, tag):
+            cls.tag = tag
+
+    class Strict(Tagged, tag="one"):
+        pass
+
+    model = pr.convert(nn.Sequential(Strict(2, 2), nn.Linear(2, 2)))
+    assert type(model[0]) is Strict
+    assert "missing 1 required keyword-only argument: 'tag'" in pr.report(model).left[0].why
+
+
+@pytest.mark.parametrize("function", [pr.convert, pr.revert, pr.report, pr.check])
+def test_what_is_no_module_is_refused_in_a_line(function):
+    for wrong in ([nn.Linear(2, 2)], None, nn.Linear, abs):
+        with pytest.raises(TypeError, match=rf"^{function.__name__} takes a .*, not .*$"):
+            function(wrong)
 
 
 def encoder(dtype=torch.float32):

@@ -86,6 +86,11 @@ def test_a_rule_serves_subclasses_that_keep_the_forward():
 def test_what_cannot_be_registered_is_refused_at_once():
     with pytest.raises(TypeError, match="register takes a torch"):
         pr.register(nn.Linear(2, 2))
+    for known in (nn.Linear, "torch.nn.modules.conv.Conv2d"):
+        with pytest.raises(ValueError, match=r"has a class for .* already"):
+            pr.register(known)
+    with pytest.raises(ValueError, match=r"a full name such as 'package\.module\.Folded'"):
+        pr.register("Folded")
     with pytest.raises(TypeError, match=r"must derive from prproduct\.nn\.ProductLayer"):
         pr.register(Folded)(nn.Linear)
 

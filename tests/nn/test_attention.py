@@ -91,6 +91,29 @@ def test_every_option_gives_torchs_output_and_with_ps_gains_torchs_gradients(opt
                 assert_close(run(ours, *inputs, **arguments), expected, 1e-11)
 
 
+@pytest.mark.parametrize("batch_first", [True, False])
+@pytest.mark.parametrize("need_weights", [True, False])
+@pytest.mark.parametrize("options", [{}, {"bias": False, "add_zero_attn": True}, {"add_bias_kv": True}], ids=str)
+def test_bits_memory_layout_and_random_numbers_are_torchs(batch_first, need_weights, options):
+    query, other, third = torch.randn(5, 3, 16), torch.randn(5, 3, 16), torch.randn(5, 3, 16)
+    length = 3 if batch_first else 5
+    hints = [{}, {"attn_mask": nn.Transformer.generate_square_subsequent_mask(length), "is_causal": True}]
+    hints.append({"key_padding_mask": torch.arange(length).expand(8 - length, -1) > 1})
+    shapes = [(query,) * 3, (query, other, other), (query, query, other), (query, other, third), (query[0],) * 3]
+    for inputs, hint in itertools.product(shapes, hints):
+        if hint and inputs[0].dim() == 2:
+            continue
+        layer = nn.MultiheadAttention(16, 2, dropout=0.3, batch_first=batch_first, **options)
+        results = []
+        for _ in range(2):
+            torch.manual_seed(1)
+            results.append((*layer(*inputs, need_weights=need_weights, **hint), torch.rand(1)))
+            pr.convert(layer)
+        for got, expected in zip(results[1], results[0], strict=True):
+            assert (got is None) == (expected is None)
+            assert got is None or (torch.equal(got, expected) and got.stride() == expected.stride())
+
+
 @pytest.mark.parametrize("product", PRODUCTS)
 @pytest.mark.parametrize("options", [{}, {"kdim": 6, "vdim": 5}, {"bias": False}], ids=str)
 def test_the_four_projections_equal_the_literal_equations(product, options):
