@@ -812,6 +812,53 @@ def test_jsonl_holds_the_records_and_is_appended_to(tmp_path):
         pr.probe.read_jsonl(path)
 
 
+@pytest.mark.parametrize("factor", [math.inf, math.nan])
+def test_a_gradient_that_is_not_finite_stops_neither_training_nor_its_writers(factor, tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from torch.utils.tensorboard import SummaryWriter
+
+    path, net = tmp_path / "angles.jsonl", nn.Sequential(nn.Linear(4, 3))
+    with SummaryWriter(tmp_path) as writer, pr.AngleProbe(net, jsonl=path, writer=writer) as probe:
+        for scale in (1.0, factor, 1.0):
+            (net(torch.ones(2, 4)).sum() * scale).backward()
+    assert [math.isfinite(record.gradient_norm) for record in probe.records] == [True, False, True]
+    assert repr(pr.probe.read_jsonl(path)) == repr(probe.records)  # NaN is not equal to itself
+    events = EventAccumulator(str(tmp_path)).Reload()
+    for scalar in ("length_norm", "gradient_norm", "direction_share", "min_sin"):
+        values = [event.value for event in events.Scalars(f"angles/0/{scalar}")]
+        assert values == pytest.approx([getattr(record, scalar) for record in probe.records], nan_ok=True)
+    assert pr.probe.plot({"P": path}, "gradient_norm").axes
+
+
+def test_every_number_of_a_record_comes_back_from_its_file(tmp_path):
+    odd = (math.nan, math.inf, -math.inf, None, 0.0, 5e-324, 1.7e308)
+    angles = dict.fromkeys(("min_sin", "mean_sin", "max_sin", "max_cos", "sample_min_sin"), 0.5)
+    records = [
+        pr.probe.AngleRecord(1, True, "nan", "inf", "pr", 1, 2, 0, **{**angles, name: number}, histogram=(0, 2))
+        for name in angles
+        for number in odd
+    ]
+    records += [
+        pr.probe.AngleRecord(
+            1, False, "é", "", "p", 1, 2, 0, **angles, histogram=(2,), length_norm=length, direction_norm=direction
+        )
+        for length in odd
+        for direction in odd
+    ]
+    pr.probe.write_jsonl(records, tmp_path / "records.jsonl")
+    found = pr.probe.read_jsonl(tmp_path / "records.jsonl")
+    assert repr(found) == repr(records)
+    for record in found:
+        assert (record.gradient_norm is None) == (record.length_norm is None or record.direction_norm is None)
+        assert record.direction_share is None or not record.direction_share > 1
+
+    def refuse(constant):
+        raise AssertionError(f"{constant} is no JSON")
+
+    for line in (tmp_path / "records.jsonl").read_text(encoding="utf-8").splitlines():
+        json.loads(line, parse_constant=refuse)
+
+
 def test_tensorboard_gets_scalars_and_histograms(tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     from torch.utils.tensorboard import SummaryWriter
