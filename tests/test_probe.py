@@ -630,6 +630,50 @@ def test_a_compiled_model_is_read_in_a_forward_of_its_own():
     assert all(record.direction_norm is not None for record in records)
 
 
+class Writes(nn.Module):
+    """Writes into its arguments and its buffer; the layer with the fused path makes a replay of it."""
+
+    def __init__(self):
+        super().__init__()
+        self.encoder = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+        self.head = nn.Linear(8, 3)
+        self.register_buffer("count", torch.zeros(()))
+
+    def forward(self, x, nested, *, packed, more):
+        self.count += 1
+        for tensor in (x, nested[0], nested[1]["a"], packed.data, more["b"][0]):
+            tensor.mul_(2)
+        whole = x + nested[0] + nested[1]["a"] + packed.data.mean() + more["b"][0]
+        return self.head(self.encoder(whole) * self.count)
+
+
+def test_a_replay_sees_the_arguments_and_buffers_that_the_forward_saw():
+    net, results = Writes().eval(), []
+    given = [torch.randn(2, 3, 8) for _ in range(4)]
+    rows_seen = []
+    net.head.register_forward_pre_hook(lambda _, args: rows_seen.append(args[0].clone()))
+    for watched in (True, False):
+        model = copy.deepcopy(net)
+        x, a, b, c = (t.clone() for t in given)
+        packed = pack_sequence([torch.ones(3, 1), torch.ones(2, 1)])
+        probe = pr.AngleProbe(model) if watched else None
+        output = model(x, (a, {"a": b}), packed=packed, more={"b": [c]})
+        results.append([output.detach(), x, a, b, c, packed.data, model.count])
+        if probe:
+            probe.close()
+            assert_found(probe.records[-1], rows(net.head.weight, rows_seen[0]), 1e-5)
+    for one, other in zip(*results, strict=True):
+        assert torch.equal(one, other)
+    torch.testing.assert_close(rows_seen[1], rows_seen[0])  # the replay's
+
+
+def test_arguments_are_copied_only_where_there_is_a_replay(monkeypatch):
+    monkeypatch.setattr("prproduct.probe.angle_probe._Before", None)
+    with pr.AngleProbe(Block()) as probe:
+        probe._model(torch.randn(2, 3, 5, 5))
+    assert probe.records
+
+
 def test_a_part_of_a_model_may_be_compiled():
     net = nn.Sequential(nn.Linear(4, 4), torch.compile(nn.Sequential(nn.Linear(4, 3)), backend="eager"))
     with pr.AngleProbe(net) as probe, torch.no_grad():

@@ -12,7 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._dynamo import OptimizedModule
+from torch.nn.parameter import is_lazy
 from torch.nn.utils import parametrize
+from torch.utils._pytree import tree_map_only
 from torch.utils.hooks import RemovableHandle
 
 from prproduct.probe.angles import AngleStatistics, measure
@@ -78,7 +80,7 @@ class AngleProbe:
         self._records: list[AngleRecord] = []
         self._open: dict[bool, _Sample] = {}  # the sampled step that goes on, in training and in eval mode
         self._now: _Sample | None = None  # the sampled step whose forward is running
-        self._before: RandomState | None = None
+        self._before: _Before | None = None
         self._busy = self._seen = False
         self._hooks: list[RemovableHandle] = []
         self.start()
@@ -88,7 +90,7 @@ class AngleProbe:
         if not self._hooks:
             if self._called._compiled_call_impl is not None:
                 raise RuntimeError(f"AngleProbe: module.compile() leaves no room for hooks; {_GIVE_IT_THE_COMPILED}")
-            self._hooks = [self._called.register_forward_pre_hook(_RootHook(self._before_forward))]
+            self._hooks = [self._called.register_forward_pre_hook(_RootHook(self._before_forward), with_kwargs=True)]
         return self
 
     def close(self) -> None:
@@ -124,7 +126,7 @@ class AngleProbe:
         """The names of the layers that are probed."""
         return list(self._layers)
 
-    def _before_forward(self, module: nn.Module, args: Any) -> None:
+    def _before_forward(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         if torch.compiler.is_compiling():
             raise RuntimeError(f"AngleProbe: {_GIVE_IT_THE_COMPILED}")
         # A forward inside a backward is activation checkpointing's second look at the same step.
@@ -144,7 +146,7 @@ class AngleProbe:
         self._now = self._open.setdefault(training, _Sample(step, training, self._layers, self._bins))
         self._hooks.append(module.register_forward_hook(_RootHook(self._after_forward), with_kwargs=True))
         if self._must_replay():
-            self._before = RandomState(_device_of(self._model))
+            self._before = _Before(self._model, args, kwargs)
         else:
             self._now.enter_layers()
             if _draws_dropout(module):  # the model is a layer, and its hooks that run before a forward are running
@@ -154,7 +156,7 @@ class AngleProbe:
         if self._busy or self._now is None:
             return  # inside a replay
         if self._before is not None:
-            self._replay(self._now, self._before, args, kwargs)
+            self._replay(self._now, self._before)
         self._leave_layers()
 
     def _leave_layers(self) -> None:
@@ -176,19 +178,18 @@ class AngleProbe:
             for m in self._model.modules()
         )
 
-    def _replay(self, sample: _Sample, random: RandomState, args: Any, kwargs: Any) -> None:
-        """Measure in a second forward: eager, without gradient, with copies of the buffers and the same random numbers.
+    def _replay(self, sample: _Sample, before: _Before) -> None:
+        """Measure in a second forward: eager, without gradient, from the same buffers, arguments and random numbers.
 
         Called by `_after_forward`, so that the forward that counts has run as if nobody had looked.
         """
-        buffers = {name: buffer.clone() for name, buffer in self._model.named_buffers()}
         fast_path = torch.backends.mha.get_fastpath_enabled()
         self._busy = True
         sample.enter_layers()
         try:
             torch.backends.mha.set_fastpath_enabled(False)
-            with torch.no_grad(), random.again(), torch.compiler.set_stance("force_eager"):
-                torch.func.functional_call(self._model, buffers, args, kwargs)
+            with torch.no_grad(), before.random.again(), torch.compiler.set_stance("force_eager"):
+                torch.func.functional_call(self._model, before.buffers, before.args, before.kwargs)
         finally:
             torch.backends.mha.set_fastpath_enabled(fast_path)
             sample.leave_layers()
@@ -203,6 +204,20 @@ class AngleProbe:
             write_jsonl(records, self._jsonl)
         if self._writer is not None:
             write_tensorboard(records, self._writer)
+
+
+class _Before:
+    """Copies of what a forward begins with and may write into, so that a second one begins with the same."""
+
+    def __init__(self, model: nn.Module, args: Any, kwargs: Any) -> None:
+        self.random = RandomState(_device_of(model))
+        self.buffers = {name: buffer.clone() for name, buffer in model.named_buffers() if not is_lazy(buffer)}
+        copies: dict[int, Tensor] = {}  # one of each: attention asks whether its query is its key
+
+        def copied(tensor: Tensor) -> Tensor:
+            return copies.setdefault(id(tensor), tensor.detach().clone())
+
+        self.args, self.kwargs = tree_map_only(Tensor, copied, (args, kwargs))
 
 
 class _Sample:
