@@ -667,6 +667,25 @@ def test_a_replay_sees_the_arguments_and_buffers_that_the_forward_saw():
     torch.testing.assert_close(rows_seen[1], rows_seen[0])  # the replay's
 
 
+def test_several_probes_may_replay_one_model():
+    net = nn.Sequential(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), nn.Linear(8, 8)).eval()
+    probes = [pr.AngleProbe(net), pr.AngleProbe(net, every=2), pr.AngleProbe(net[1]), pr.AngleProbe(net[0])]
+    with torch.no_grad():
+        for _ in range(3):
+            net(torch.randn(1, 2, 8))
+    for probe in probes:
+        probe.close()
+    steps = [sorted({(record.step, record.calls) for record in probe.records}) for probe in probes]
+    every = [(0, 1), (1, 1), (2, 1)]
+    assert steps == [every, [(0, 1), (2, 1)], every, every]
+    assert count_hooks(net) == 0
+    compiled = torch.compile(nn.Sequential(nn.Linear(4, 3)), backend="eager")
+    with pr.AngleProbe(compiled) as one, pr.AngleProbe(compiled) as other:
+        compiled(torch.ones(2, 4)).sum().backward()
+    assert one.records == other.records
+    assert one.records[0].calls == 1
+
+
 def test_arguments_are_copied_only_where_there_is_a_replay(monkeypatch):
     monkeypatch.setattr("prproduct.probe.angle_probe._Before", None)
     with pr.AngleProbe(Block()) as probe:

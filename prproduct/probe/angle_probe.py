@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import warnings
 from collections.abc import Callable, Iterable
+from contextvars import ContextVar
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -23,6 +24,8 @@ from prproduct.probe.layers import KNOWN, find_layers, reader_of
 from prproduct.probe.pairings import Call, Pairing, RandomState, product_of
 from prproduct.probe.records import AngleRecord, SummaryWriter, write_jsonl, write_tensorboard
 
+# Inside a probe's second forward no probe counts or reads but that one.
+_replaying = ContextVar("_replaying", default=False)
 _GIVE_IT_THE_COMPILED = "use compiled = torch.compile(module), and give the probe `compiled`"
 
 
@@ -81,7 +84,7 @@ class AngleProbe:
         self._open: dict[bool, _Sample] = {}  # the sampled step that goes on, in training and in eval mode
         self._now: _Sample | None = None  # the sampled step whose forward is running
         self._before: _Before | None = None
-        self._busy = self._seen = False
+        self._seen = False
         self._hooks: list[RemovableHandle] = []
         self.start()
 
@@ -130,7 +133,7 @@ class AngleProbe:
         if torch.compiler.is_compiling():
             raise RuntimeError(f"AngleProbe: {_GIVE_IT_THE_COMPILED}")
         # A forward inside a backward is activation checkpointing's second look at the same step.
-        if self._busy or torch._C._current_graph_task_id() != -1:
+        if _replaying.get() or torch._C._current_graph_task_id() != -1:
             return
         self._seen = True
         training = module.training
@@ -153,8 +156,8 @@ class AngleProbe:
                 self._now.remember_random_state(module, args)
 
     def _after_forward(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        if self._busy or self._now is None:
-            return  # inside a replay
+        if _replaying.get() or self._now is None:
+            return
         if self._before is not None:
             self._replay(self._now, self._before)
         self._leave_layers()
@@ -184,7 +187,7 @@ class AngleProbe:
         Called by `_after_forward`, so that the forward that counts has run as if nobody had looked.
         """
         fast_path = torch.backends.mha.get_fastpath_enabled()
-        self._busy = True
+        outside = _replaying.set(True)
         sample.enter_layers()
         try:
             torch.backends.mha.set_fastpath_enabled(False)
@@ -193,7 +196,7 @@ class AngleProbe:
         finally:
             torch.backends.mha.set_fastpath_enabled(fast_path)
             sample.leave_layers()
-            self._busy = False
+            _replaying.reset(outside)
 
     def _complete(self, training: bool) -> None:
         sample = self._open.pop(training)
