@@ -367,6 +367,16 @@ def test_the_output_stands_for_p_only_where_it_is_p(product, monkeypatch):
         assert_found(probed(layer, x)[type(layer).__name__], rows(layer.weight, x))
 
 
+def test_where_forward_was_replaced_on_the_instance_the_output_is_not_taken_for_p():
+    x, image = torch.randn(5, 4).double(), torch.randn(2, 4, 3, 3).double()
+    layer, conv = nn.Linear(4, 3).double(), nn.Conv2d(4, 3, 1).double()
+    layer.forward = lambda x: 0.3 * F.linear(x, layer.weight)
+    assert_found(probed(nn.Sequential(layer), x)["0"], rows(layer.weight, x))
+    conv.forward = lambda x: 3 * F.conv2d(x, conv.weight)
+    data = image.flatten(2).transpose(1, 2)[:, None]
+    assert_found(probed(nn.Sequential(conv), image)["0"], brute_force(conv.weight.flatten(1)[None], data))
+
+
 def test_a_plain_layer_is_not_computed_again(monkeypatch):
     def refuse(*_):
         raise AssertionError("computed again")

@@ -57,8 +57,8 @@ def _batched(layer: Any, tensor: Any) -> Any:
 
 
 def _plain_output(layer: nn.Module, call: Call) -> Tensor | None:
-    """The output, if it is surely p + bias: a subclass of somebody else's may have done anything."""
-    known = type(layer).__module__.startswith(("torch.nn.modules.", "prproduct.nn."))
+    """The output, if it is surely p + bias: a forward or a subclass of somebody else's may have done anything."""
+    known = type(layer).__module__.startswith(("torch.nn.modules.", "prproduct.nn.")) and "forward" not in vars(layer)
     return call.output if known and product_of(layer).has_native_forward else None
 
 
