@@ -20,6 +20,7 @@ from torch.utils.hooks import RemovableHandle
 
 from prproduct.probe.angles import AngleStatistics, measure
 from prproduct.probe.gradients import GradientParts, split
+from prproduct.probe.inside import Watcher, has_known_base, has_own_forward
 from prproduct.probe.layers import KNOWN, find_layers, reader_of
 from prproduct.probe.pairings import Call, Pairing, RandomState, product_of
 from prproduct.probe.records import AngleRecord, SummaryWriter, write_jsonl, write_tensorboard
@@ -81,6 +82,7 @@ class AngleProbe:
         self._forwards = {True: first_step * forwards_per_step, False: 0}
         self._jsonl, self._writer = jsonl, writer
         self._records: list[AngleRecord] = []
+        self._skipped: dict[str, str] = {}
         self._open: dict[bool, _Sample] = {}  # the sampled step that goes on, in training and in eval mode
         self._now: _Sample | None = None  # the sampled step whose forward is running
         self._before: _Before | None = None
@@ -129,6 +131,11 @@ class AngleProbe:
         """The names of the layers that are probed."""
         return list(self._layers)
 
+    @property
+    def skipped(self) -> dict[str, str]:
+        """Layers that ran and could not be read, and why."""
+        return dict(self._skipped)
+
     def _before_forward(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         if torch.compiler.is_compiling():
             raise RuntimeError(f"AngleProbe: {_GIVE_IT_THE_COMPILED}")
@@ -146,7 +153,7 @@ class AngleProbe:
         if torch._C._are_functorch_transforms_active():
             raise RuntimeError("AngleProbe: tensors inside torch.func transforms cannot be read; close the probe first")
         self._leave_layers()  # of a forward that raised an error
-        self._now = self._open.setdefault(training, _Sample(step, training, self._layers, self._bins))
+        self._now = self._open.setdefault(training, _Sample(step, training, self._layers, self._bins, self._skipped))
         self._hooks.append(module.register_forward_hook(_RootHook(self._after_forward), with_kwargs=True))
         if self._must_replay():
             self._before = _Before(self._model, args, kwargs)
@@ -226,8 +233,10 @@ class _Before:
 class _Sample:
     """One sampled step: its layers' hooks while a forward runs, its weights' hooks until the step is over."""
 
-    def __init__(self, step: int, training: bool, layers: dict[str, nn.Module], bins: int) -> None:
-        self.step, self.training, self.bins = step, training, bins
+    def __init__(
+        self, step: int, training: bool, layers: dict[str, nn.Module], bins: int, skipped: dict[str, str]
+    ) -> None:
+        self.step, self.training, self.bins, self.skipped = step, training, bins, skipped
         self.layers = layers
         self.found: dict[tuple[str, str], AngleStatistics] = {}
         self.calls: dict[str, int] = {}
@@ -235,16 +244,20 @@ class _Sample:
         self._random: dict[nn.Module, RandomState] = {}
         self._computed_weights: dict[tuple[nn.Module, str], Tensor] = {}
         self._summed: dict[tuple[str, str], Tensor] = {}
-        self._of_layers: list[RemovableHandle] = []
+        self._of_layers: list[RemovableHandle | Watcher] = []
         self._of_weights: dict[tuple[str, str, int], RemovableHandle] = {}
 
     def enter_layers(self) -> None:
         for name, layer in self.layers.items():
-            if _draws_dropout(layer):
-                self._of_layers.append(layer.register_forward_pre_hook(self.remember_random_state))
+            before, read = self.remember_random_state if _draws_dropout(layer) else None, self._reading(name)
+            if has_own_forward(layer):
+                if has_known_base(layer):
+                    self._of_layers.append(Watcher(layer, before, read))
+                read, before = self._checking(name), None
+            if before is not None:
+                self._of_layers.append(layer.register_forward_pre_hook(before))
             # First of all hooks: those behind may change the output, and the probe's own on the model ends the reading.
-            hook = layer.register_forward_hook(self._reading(name), with_kwargs=True, prepend=True)
-            self._of_layers.append(hook)
+            self._of_layers.append(layer.register_forward_hook(read, with_kwargs=True, prepend=True))
             for owner in layer.modules():
                 if parametrize.is_parametrized(owner):
                     for parameter, computing in owner.parametrizations.items():  # type: ignore[union-attr,operator]
@@ -290,6 +303,13 @@ class _Sample:
             self._computed_weights[owner, parameter] = weight
 
         return keep
+
+    def _checking(self, name: str) -> Callable[..., None]:
+        def check(layer: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+            if name not in self.calls:
+                self.skipped[name] = f"{type(layer).__name__}.forward does not call super().forward"
+
+        return check
 
     def _reading(self, name: str) -> Callable[..., None]:
         def read(layer: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
