@@ -610,6 +610,33 @@ def test_a_computed_weight_is_read_once_and_its_gradient_is_summed_over_its_uses
     assert (record.length_norm, record.direction_norm) == pytest.approx(parts_of(weight.grad, weight), rel=1e-8)
 
 
+@pytest.mark.parametrize("wrapped", [False, True], ids=["parameter", "computed"])
+def test_of_several_backwards_in_a_step_the_last_counts(wrapped):
+    layer, x = nn.Linear(4, 3).double(), torch.randn(4, 5, 4).double()
+    layer = parametrizations.weight_norm(layer) if wrapped else layer
+    weight, bias = layer.weight.detach().requires_grad_(), layer.bias.detach()
+    with pr.AngleProbe(layer, forwards_per_step=4) as probe:
+        layer(x[0]).square().sum().backward()
+        layer(x[1])  # without backward
+        loss = layer(x[2]).square().sum() + layer(x[3]).square().sum()
+        loss.backward(retain_graph=True)
+        (3 * loss).backward()
+    (3 * sum(F.linear(data, weight, bias).square().sum() for data in x[2:])).backward()
+    (record,) = probe.records
+    assert (record.length_norm, record.direction_norm) == pytest.approx(parts_of(weight.grad, weight), rel=1e-8)
+
+
+def test_computed_weights_that_come_and_go_are_not_taken_for_one_another():
+    layer, x = parametrizations.weight_norm(nn.Linear(4, 3).double()), torch.randn(30, 5, 4).double()
+    weight, bias = layer.weight.detach().requires_grad_(), layer.bias.detach()
+    with pr.AngleProbe(layer, forwards_per_step=len(x)) as probe:
+        for data in x:
+            layer(data).square().sum().backward()  # and the weight is gone
+            expected = torch.autograd.grad(F.linear(data, weight, bias).square().sum(), weight)[0]
+            (record,) = probe.records
+            assert record.gradient_norm == pytest.approx(expected.norm().item(), rel=1e-8)
+
+
 # ---- the model does not notice --------------------------------------------------------------------------------------
 
 

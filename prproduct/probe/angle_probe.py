@@ -243,9 +243,9 @@ class _Sample:
         self.gradients: dict[tuple[str, str], GradientParts] = {}
         self._random: dict[nn.Module, RandomState] = {}
         self._computed_weights: dict[tuple[nn.Module, str], Tensor] = {}
-        self._summed: dict[tuple[str, str], Tensor] = {}
+        self._summed: dict[tuple[str, str], tuple[int, Tensor]] = {}  # in which backward, and what
         self._of_layers: list[RemovableHandle | Watcher] = []
-        self._of_weights: dict[tuple[str, str, int], RemovableHandle] = {}
+        self._of_weights: dict[tuple[str, str], dict[int, RemovableHandle]] = {}
 
     def enter_layers(self) -> None:
         for name, layer in self.layers.items():
@@ -273,8 +273,9 @@ class _Sample:
 
     def close(self) -> None:
         """Take the hooks on weights away: the step is over."""
-        for hook in self._of_weights.values():
-            hook.remove()
+        for hooks in self._of_weights.values():
+            for hook in hooks.values():
+                hook.remove()
         self._of_weights.clear()
         self._summed.clear()
 
@@ -330,9 +331,11 @@ class _Sample:
             weight = getattr(pairing.owner, pairing.parameter)
         found = self.found.setdefault(key, AngleStatistics(self.bins))
         measure(found, pairing.contraction, pairing.data, pairing.view(weight), pairing.output, pairing.bias)
-        if weight.requires_grad and (*key, id(weight)) not in self._of_weights:
+        # A computed weight may be gone by now, and its id() be that of another: its hooks tell whether it is new.
+        hooks = self._of_weights.setdefault(key, {})
+        if weight.requires_grad and hooks.keys().isdisjoint(weight._backward_hooks or ()):
             hook = weight.register_hook(self._splitting(key, pairing, weight))
-            self._of_weights[*key, id(weight)] = hook
+            hooks[hook.id] = hook
 
     def _splitting(self, key: tuple[str, str], pairing: Pairing, weight: Tensor) -> Callable[[Tensor], None]:
         view, contraction, is_leaf, value = pairing.view, pairing.contraction, weight.is_leaf, weight.detach()
@@ -340,7 +343,10 @@ class _Sample:
         def hook(grad: Tensor) -> None:
             # A parameter's gradient comes summed over all calls; a computed weight's comes call by call.
             if not is_leaf:
-                grad = self._summed[key] = self._summed[key] + grad if key in self._summed else grad.clone()
+                backward = torch._C._current_graph_task_id()
+                before, sum = self._summed.get(key, (None, grad))
+                grad = sum + grad if before == backward else grad.clone()
+                self._summed[key] = backward, grad
             self.gradients[key] = split(view(grad), view(value), contraction)
 
         return hook
