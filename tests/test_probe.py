@@ -465,6 +465,21 @@ def test_zero_vectors_count_as_orthogonal_and_are_counted():
     assert_found(record, rows(layer.weight, x), 1e-6)
 
 
+@pytest.mark.parametrize("scale", [1e-22, 1e-20, 1e-19, 1e-17, 1e-14, 1e-10, 1e15, 1e25])
+def test_vectors_too_short_or_too_long_to_square_are_zero_pairs_and_all_others_are_right(scale):
+    layer, conv, x = nn.Linear(4, 3, bias=False), nn.Conv2d(4, 3, 1, bias=False), torch.randn(6, 4)
+    with torch.no_grad():
+        conv.weight.copy_(layer.weight[..., None, None])
+    x[:2] *= scale
+    expected = rows(layer.weight, x[2:] if not 1e-15 < scale < 1e16 else x)
+    image = x.t()[None, :, :, None]
+    for record in (probed(layer, x)["Linear"], probed(conv, image)["Conv2d"]):
+        assert record.zero_pairs == 18 - expected["pairs"]
+        assert (record.min_sin, record.max_cos) == pytest.approx((expected["min_sin"], expected["max_cos"]), abs=1e-5)
+        total = expected["mean_sin"] * expected["pairs"] + record.zero_pairs
+        assert record.mean_sin == pytest.approx(total / 18, abs=1e-5)
+
+
 def test_data_that_are_not_finite_spoil_no_other_angle():
     layer, x = nn.Linear(3, 4), torch.randn(5, 3)
     clean = probed(layer, x[2:])["Linear"]
