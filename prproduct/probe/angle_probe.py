@@ -20,8 +20,7 @@ from torch.utils.hooks import RemovableHandle
 
 from prproduct.probe.angles import AngleStatistics, measure
 from prproduct.probe.gradients import GradientParts, split
-from prproduct.probe.inside import Watcher, has_known_base, has_own_forward
-from prproduct.probe.layers import KNOWN, find_layers, reader_of
+from prproduct.probe.layers import KNOWN, Watcher, find_layers, has_known_base, has_own_forward, reader_of
 from prproduct.probe.pairings import Call, Pairing, RandomState, product_of
 from prproduct.probe.records import AngleRecord, SummaryWriter, write_jsonl, write_tensorboard
 

@@ -53,9 +53,7 @@ class AngleRecord:
     product: str  # "p" for a native layer
     calls: int  # how often the layer ran in this step
     pairs: int
-    zero_pairs: (
-        int  # of these, pairs with a vector that is zero, as good as zero, or not finite: they count as orthogonal
-    )
+    zero_pairs: int  # of these, pairs with a vector that is (as good as) zero or not finite: they count as orthogonal
     min_sin: float | None
     mean_sin: float | None
     max_sin: float | None
