@@ -367,6 +367,84 @@ def test_the_output_stands_for_p_only_where_it_is_p(product, monkeypatch):
         assert_found(probed(layer, x)[type(layer).__name__], rows(layer.weight, x))
 
 
+class Centred(nn.Linear):
+    def forward(self, x):
+        return super().forward(F.normalize(x - x.mean(-1, keepdim=True)))
+
+
+class Scaled(Centred):
+    def forward(self, x):
+        return 2 * super().forward(x**2)
+
+
+class Last(nn.LSTM):
+    def forward(self, x):
+        return super().forward(x.flip(0))[0]
+
+
+def normalised(x: Tensor) -> Tensor:
+    return F.normalize(x - x.mean(-1, keepdim=True))
+
+
+@pytest.mark.parametrize("converted", [False, True])
+def test_a_subclass_is_read_where_it_calls_super_forward(converted):
+    net = nn.Sequential(Centred(4, 4), Scaled(4, 3), parametrizations.weight_norm(Centred(3, 3)), Last(3, 2)).double()
+    net = pr.convert(net) if converted else net
+    classes, x = [type(layer) for layer in net], torch.randn(50, 4).double() + 3
+    expected = net(x)
+    with pr.AngleProbe(net) as probe, pr.AngleProbe(net) as other:
+        output = net(x)
+        output.sum().backward()
+    assert torch.equal(output, expected)
+    assert [type(layer) for layer in net] == classes
+    assert [(r.layer, r.calls) for r in probe.records] == [("0", 1), ("1", 1), ("2", 1), ("3", 1), ("3", 1)]
+    assert (probe.records, probe.skipped) == (other.records, {})
+    hidden = net[0](x)
+    assert_found(probe.records[0], rows(net[0].weight, normalised(x)))
+    assert_found(probe.records[1], rows(net[1].weight, normalised(hidden**2)))
+    assert_found(probe.records[2], rows(net[2].weight, normalised(net[1](hidden))))
+    assert_found(probe.records[3], rows(net[3].weight_ih_l0, net[2](net[1](hidden)).flip(0)))
+    assert probe.records[0].gradient_norm == pytest.approx(net[0].weight.grad.norm().item())
+    with pr.AngleProbe(net[0]) as probe:  # the layer itself is the model
+        net[0](x)
+    assert_found(probe.records[0], rows(net[0].weight, normalised(x)))
+    assert type(net[0]) is classes[0]
+
+
+def test_a_subclass_that_multiplies_by_itself_is_left_out_and_named():
+    class Own(nn.Linear):
+        def forward(self, x):
+            return F.linear(x.abs(), self.weight)
+
+    net = nn.Sequential(nn.Linear(3, 3), Own(3, 3))
+    with pr.AngleProbe(net) as probe:
+        net(torch.randn(2, 3))
+    assert [record.layer for record in probe.records] == ["0"]
+    assert probe.skipped == {"1": "Own.forward does not call super().forward"}
+
+
+def test_a_subclass_has_its_class_back_after_a_forward_that_raised():
+    net = nn.Sequential(Centred(4, 4))
+    with pr.AngleProbe(net):
+        with pytest.raises(RuntimeError):
+            net(torch.ones(1, 3))
+        net(torch.ones(1, 4))
+        assert type(net[0]) is Centred
+        with pytest.raises(RuntimeError):
+            net(torch.ones(1, 3))
+    assert type(net[0]) is Centred
+
+
+def test_where_forward_was_replaced_on_the_instance_the_output_is_not_taken_for_p():
+    x, image = torch.randn(5, 4).double(), torch.randn(2, 4, 3, 3).double()
+    layer, conv = nn.Linear(4, 3).double(), nn.Conv2d(4, 3, 1).double()
+    layer.forward = lambda x: 0.3 * F.linear(x, layer.weight)
+    assert_found(probed(nn.Sequential(layer), x)["0"], rows(layer.weight, x))
+    conv.forward = lambda x: 3 * F.conv2d(x, conv.weight)
+    data = image.flatten(2).transpose(1, 2)[:, None]
+    assert_found(probed(nn.Sequential(conv), image)["0"], brute_force(conv.weight.flatten(1)[None], data))
+
+
 def test_a_plain_layer_is_not_computed_again(monkeypatch):
     def refuse(*_):
         raise AssertionError("computed again")
@@ -385,6 +463,21 @@ def test_zero_vectors_count_as_orthogonal_and_are_counted():
     record = probed(layer, x)["Linear"]
     assert (record.pairs, record.zero_pairs, record.max_sin) == (20, 2 * 4 + 3, 1.0)
     assert_found(record, rows(layer.weight, x), 1e-6)
+
+
+@pytest.mark.parametrize("scale", [1e-22, 1e-20, 1e-19, 1e-17, 1e-14, 1e-10, 1e15, 1e25])
+def test_vectors_too_short_or_too_long_to_square_are_zero_pairs_and_all_others_are_right(scale):
+    layer, conv, x = nn.Linear(4, 3, bias=False), nn.Conv2d(4, 3, 1, bias=False), torch.randn(6, 4)
+    with torch.no_grad():
+        conv.weight.copy_(layer.weight[..., None, None])
+    x[:2] *= scale
+    expected = rows(layer.weight, x[2:] if not 1e-15 < scale < 1e16 else x)
+    image = x.t()[None, :, :, None]
+    for record in (probed(layer, x)["Linear"], probed(conv, image)["Conv2d"]):
+        assert record.zero_pairs == 18 - expected["pairs"]
+        assert (record.min_sin, record.max_cos) == pytest.approx((expected["min_sin"], expected["max_cos"]), abs=1e-5)
+        total = expected["mean_sin"] * expected["pairs"] + record.zero_pairs
+        assert record.mean_sin == pytest.approx(total / 18, abs=1e-5)
 
 
 def test_data_that_are_not_finite_spoil_no_other_angle():
@@ -532,6 +625,33 @@ def test_a_computed_weight_is_read_once_and_its_gradient_is_summed_over_its_uses
     assert (record.length_norm, record.direction_norm) == pytest.approx(parts_of(weight.grad, weight), rel=1e-8)
 
 
+@pytest.mark.parametrize("wrapped", [False, True], ids=["parameter", "computed"])
+def test_of_several_backwards_in_a_step_the_last_counts(wrapped):
+    layer, x = nn.Linear(4, 3).double(), torch.randn(4, 5, 4).double()
+    layer = parametrizations.weight_norm(layer) if wrapped else layer
+    weight, bias = layer.weight.detach().requires_grad_(), layer.bias.detach()
+    with pr.AngleProbe(layer, forwards_per_step=4) as probe:
+        layer(x[0]).square().sum().backward()
+        layer(x[1])  # without backward
+        loss = layer(x[2]).square().sum() + layer(x[3]).square().sum()
+        loss.backward(retain_graph=True)
+        (3 * loss).backward()
+    (3 * sum(F.linear(data, weight, bias).square().sum() for data in x[2:])).backward()
+    (record,) = probe.records
+    assert (record.length_norm, record.direction_norm) == pytest.approx(parts_of(weight.grad, weight), rel=1e-8)
+
+
+def test_computed_weights_that_come_and_go_are_not_taken_for_one_another():
+    layer, x = parametrizations.weight_norm(nn.Linear(4, 3).double()), torch.randn(30, 5, 4).double()
+    weight, bias = layer.weight.detach().requires_grad_(), layer.bias.detach()
+    with pr.AngleProbe(layer, forwards_per_step=len(x)) as probe:
+        for data in x:
+            layer(data).square().sum().backward()  # and the weight is gone
+            expected = torch.autograd.grad(F.linear(data, weight, bias).square().sum(), weight)[0]
+            (record,) = probe.records
+            assert record.gradient_norm == pytest.approx(expected.norm().item(), rel=1e-8)
+
+
 # ---- the model does not notice --------------------------------------------------------------------------------------
 
 
@@ -628,6 +748,69 @@ def test_a_compiled_model_is_read_in_a_forward_of_its_own():
     assert [r.layer for r in records] == ["0", "4"]
     assert records[0].min_sin == expected[0].min_sin
     assert all(record.direction_norm is not None for record in records)
+
+
+class Writes(nn.Module):
+    """Writes into its arguments and its buffer; the layer with the fused path makes a replay of it."""
+
+    def __init__(self):
+        super().__init__()
+        self.encoder = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+        self.head = nn.Linear(8, 3)
+        self.register_buffer("count", torch.zeros(()))
+
+    def forward(self, x, nested, *, packed, more):
+        self.count += 1
+        for tensor in (x, nested[0], nested[1]["a"], packed.data, more["b"][0]):
+            tensor.mul_(2)
+        whole = x + nested[0] + nested[1]["a"] + packed.data.mean() + more["b"][0]
+        return self.head(self.encoder(whole) * self.count)
+
+
+def test_a_replay_sees_the_arguments_and_buffers_that_the_forward_saw():
+    net, results = Writes().eval(), []
+    given = [torch.randn(2, 3, 8) for _ in range(4)]
+    rows_seen = []
+    net.head.register_forward_pre_hook(lambda _, args: rows_seen.append(args[0].clone()))
+    for watched in (True, False):
+        model = copy.deepcopy(net)
+        x, a, b, c = (t.clone() for t in given)
+        packed = pack_sequence([torch.ones(3, 1), torch.ones(2, 1)])
+        probe = pr.AngleProbe(model) if watched else None
+        output = model(x, (a, {"a": b}), packed=packed, more={"b": [c]})
+        results.append([output.detach(), x, a, b, c, packed.data, model.count])
+        if probe:
+            probe.close()
+            assert_found(probe.records[-1], rows(net.head.weight, rows_seen[0]), 1e-5)
+    for one, other in zip(*results, strict=True):
+        assert torch.equal(one, other)
+    torch.testing.assert_close(rows_seen[1], rows_seen[0])  # the replay's
+
+
+def test_several_probes_may_replay_one_model():
+    net = nn.Sequential(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), nn.Linear(8, 8)).eval()
+    probes = [pr.AngleProbe(net), pr.AngleProbe(net, every=2), pr.AngleProbe(net[1]), pr.AngleProbe(net[0])]
+    with torch.no_grad():
+        for _ in range(3):
+            net(torch.randn(1, 2, 8))
+    for probe in probes:
+        probe.close()
+    steps = [sorted({(record.step, record.calls) for record in probe.records}) for probe in probes]
+    every = [(0, 1), (1, 1), (2, 1)]
+    assert steps == [every, [(0, 1), (2, 1)], every, every]
+    assert count_hooks(net) == 0
+    compiled = torch.compile(nn.Sequential(nn.Linear(4, 3)), backend="eager")
+    with pr.AngleProbe(compiled) as one, pr.AngleProbe(compiled) as other:
+        compiled(torch.ones(2, 4)).sum().backward()
+    assert one.records == other.records
+    assert one.records[0].calls == 1
+
+
+def test_arguments_are_copied_only_where_there_is_a_replay(monkeypatch):
+    monkeypatch.setattr("prproduct.probe.angle_probe._Before", None)
+    with pr.AngleProbe(Block()) as probe:
+        probe._model(torch.randn(2, 3, 5, 5))
+    assert probe.records
 
 
 def test_a_part_of_a_model_may_be_compiled():
@@ -810,6 +993,53 @@ def test_jsonl_holds_the_records_and_is_appended_to(tmp_path):
         file.write('{"step": 1}\n')
     with pytest.raises(ValueError, match=r"angles.jsonl, line 5: not a record of an AngleProbe"):
         pr.probe.read_jsonl(path)
+
+
+@pytest.mark.parametrize("factor", [math.inf, math.nan])
+def test_a_gradient_that_is_not_finite_stops_neither_training_nor_its_writers(factor, tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from torch.utils.tensorboard import SummaryWriter
+
+    path, net = tmp_path / "angles.jsonl", nn.Sequential(nn.Linear(4, 3))
+    with SummaryWriter(tmp_path) as writer, pr.AngleProbe(net, jsonl=path, writer=writer) as probe:
+        for scale in (1.0, factor, 1.0):
+            (net(torch.ones(2, 4)).sum() * scale).backward()
+    assert [math.isfinite(record.gradient_norm) for record in probe.records] == [True, False, True]
+    assert repr(pr.probe.read_jsonl(path)) == repr(probe.records)  # NaN is not equal to itself
+    events = EventAccumulator(str(tmp_path)).Reload()
+    for scalar in ("length_norm", "gradient_norm", "direction_share", "min_sin"):
+        values = [event.value for event in events.Scalars(f"angles/0/{scalar}")]
+        assert values == pytest.approx([getattr(record, scalar) for record in probe.records], nan_ok=True)
+    assert pr.probe.plot({"P": path}, "gradient_norm").axes
+
+
+def test_every_number_of_a_record_comes_back_from_its_file(tmp_path):
+    odd = (math.nan, math.inf, -math.inf, None, 0.0, 5e-324, 1.7e308)
+    angles = dict.fromkeys(("min_sin", "mean_sin", "max_sin", "max_cos", "sample_min_sin"), 0.5)
+    records = [
+        pr.probe.AngleRecord(1, True, "nan", "inf", "pr", 1, 2, 0, **{**angles, name: number}, histogram=(0, 2))
+        for name in angles
+        for number in odd
+    ]
+    records += [
+        pr.probe.AngleRecord(
+            1, False, "é", "", "p", 1, 2, 0, **angles, histogram=(2,), length_norm=length, direction_norm=direction
+        )
+        for length in odd
+        for direction in odd
+    ]
+    pr.probe.write_jsonl(records, tmp_path / "records.jsonl")
+    found = pr.probe.read_jsonl(tmp_path / "records.jsonl")
+    assert repr(found) == repr(records)
+    for record in found:
+        assert (record.gradient_norm is None) == (record.length_norm is None or record.direction_norm is None)
+        assert record.direction_share is None or not record.direction_share > 1
+
+    def refuse(constant):
+        raise AssertionError(f"{constant} is no JSON")
+
+    for line in (tmp_path / "records.jsonl").read_text(encoding="utf-8").splitlines():
+        json.loads(line, parse_constant=refuse)
 
 
 def test_tensorboard_gets_scalars_and_histograms(tmp_path):

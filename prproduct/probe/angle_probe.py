@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import warnings
 from collections.abc import Callable, Iterable
+from contextvars import ContextVar
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -12,15 +13,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._dynamo import OptimizedModule
+from torch.nn.parameter import is_lazy
 from torch.nn.utils import parametrize
+from torch.utils._pytree import tree_map_only
 from torch.utils.hooks import RemovableHandle
 
 from prproduct.probe.angles import AngleStatistics, measure
 from prproduct.probe.gradients import GradientParts, split
-from prproduct.probe.layers import KNOWN, find_layers, reader_of
+from prproduct.probe.layers import KNOWN, Watcher, find_layers, has_known_base, has_own_forward, reader_of
 from prproduct.probe.pairings import Call, Pairing, RandomState, product_of
 from prproduct.probe.records import AngleRecord, SummaryWriter, write_jsonl, write_tensorboard
 
+# Inside a probe's second forward no probe counts or reads but that one.
+_replaying = ContextVar("_replaying", default=False)
 _GIVE_IT_THE_COMPILED = "use compiled = torch.compile(module), and give the probe `compiled`"
 
 
@@ -76,10 +81,11 @@ class AngleProbe:
         self._forwards = {True: first_step * forwards_per_step, False: 0}
         self._jsonl, self._writer = jsonl, writer
         self._records: list[AngleRecord] = []
+        self._skipped: dict[str, str] = {}
         self._open: dict[bool, _Sample] = {}  # the sampled step that goes on, in training and in eval mode
         self._now: _Sample | None = None  # the sampled step whose forward is running
-        self._before: RandomState | None = None
-        self._busy = self._seen = False
+        self._before: _Before | None = None
+        self._seen = False
         self._hooks: list[RemovableHandle] = []
         self.start()
 
@@ -88,7 +94,7 @@ class AngleProbe:
         if not self._hooks:
             if self._called._compiled_call_impl is not None:
                 raise RuntimeError(f"AngleProbe: module.compile() leaves no room for hooks; {_GIVE_IT_THE_COMPILED}")
-            self._hooks = [self._called.register_forward_pre_hook(_RootHook(self._before_forward))]
+            self._hooks = [self._called.register_forward_pre_hook(_RootHook(self._before_forward), with_kwargs=True)]
         return self
 
     def close(self) -> None:
@@ -124,11 +130,16 @@ class AngleProbe:
         """The names of the layers that are probed."""
         return list(self._layers)
 
-    def _before_forward(self, module: nn.Module, args: Any) -> None:
+    @property
+    def skipped(self) -> dict[str, str]:
+        """Layers that ran and could not be read, and why."""
+        return dict(self._skipped)
+
+    def _before_forward(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         if torch.compiler.is_compiling():
             raise RuntimeError(f"AngleProbe: {_GIVE_IT_THE_COMPILED}")
         # A forward inside a backward is activation checkpointing's second look at the same step.
-        if self._busy or torch._C._current_graph_task_id() != -1:
+        if _replaying.get() or torch._C._current_graph_task_id() != -1:
             return
         self._seen = True
         training = module.training
@@ -141,20 +152,20 @@ class AngleProbe:
         if torch._C._are_functorch_transforms_active():
             raise RuntimeError("AngleProbe: tensors inside torch.func transforms cannot be read; close the probe first")
         self._leave_layers()  # of a forward that raised an error
-        self._now = self._open.setdefault(training, _Sample(step, training, self._layers, self._bins))
+        self._now = self._open.setdefault(training, _Sample(step, training, self._layers, self._bins, self._skipped))
         self._hooks.append(module.register_forward_hook(_RootHook(self._after_forward), with_kwargs=True))
         if self._must_replay():
-            self._before = RandomState(_device_of(self._model))
+            self._before = _Before(self._model, args, kwargs)
         else:
             self._now.enter_layers()
             if _draws_dropout(module):  # the model is a layer, and its hooks that run before a forward are running
                 self._now.remember_random_state(module, args)
 
     def _after_forward(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        if self._busy or self._now is None:
-            return  # inside a replay
+        if _replaying.get() or self._now is None:
+            return
         if self._before is not None:
-            self._replay(self._now, self._before, args, kwargs)
+            self._replay(self._now, self._before)
         self._leave_layers()
 
     def _leave_layers(self) -> None:
@@ -176,23 +187,22 @@ class AngleProbe:
             for m in self._model.modules()
         )
 
-    def _replay(self, sample: _Sample, random: RandomState, args: Any, kwargs: Any) -> None:
-        """Measure in a second forward: eager, without gradient, with copies of the buffers and the same random numbers.
+    def _replay(self, sample: _Sample, before: _Before) -> None:
+        """Measure in a second forward: eager, without gradient, from the same buffers, arguments and random numbers.
 
         Called by `_after_forward`, so that the forward that counts has run as if nobody had looked.
         """
-        buffers = {name: buffer.clone() for name, buffer in self._model.named_buffers()}
         fast_path = torch.backends.mha.get_fastpath_enabled()
-        self._busy = True
+        outside = _replaying.set(True)
         sample.enter_layers()
         try:
             torch.backends.mha.set_fastpath_enabled(False)
-            with torch.no_grad(), random.again(), torch.compiler.set_stance("force_eager"):
-                torch.func.functional_call(self._model, buffers, args, kwargs)
+            with torch.no_grad(), before.random.again(), torch.compiler.set_stance("force_eager"):
+                torch.func.functional_call(self._model, before.buffers, before.args, before.kwargs)
         finally:
             torch.backends.mha.set_fastpath_enabled(fast_path)
             sample.leave_layers()
-            self._busy = False
+            _replaying.reset(outside)
 
     def _complete(self, training: bool) -> None:
         sample = self._open.pop(training)
@@ -205,28 +215,48 @@ class AngleProbe:
             write_tensorboard(records, self._writer)
 
 
+class _Before:
+    """Copies of what a forward begins with and may write into, so that a second one begins with the same."""
+
+    def __init__(self, model: nn.Module, args: Any, kwargs: Any) -> None:
+        self.random = RandomState(_device_of(model))
+        self.buffers = {name: buffer.clone() for name, buffer in model.named_buffers() if not is_lazy(buffer)}
+        copies: dict[int, Tensor] = {}  # one of each: attention asks whether its query is its key
+
+        def copied(tensor: Tensor) -> Tensor:
+            return copies.setdefault(id(tensor), tensor.detach().clone())
+
+        self.args, self.kwargs = tree_map_only(Tensor, copied, (args, kwargs))
+
+
 class _Sample:
     """One sampled step: its layers' hooks while a forward runs, its weights' hooks until the step is over."""
 
-    def __init__(self, step: int, training: bool, layers: dict[str, nn.Module], bins: int) -> None:
-        self.step, self.training, self.bins = step, training, bins
+    def __init__(
+        self, step: int, training: bool, layers: dict[str, nn.Module], bins: int, skipped: dict[str, str]
+    ) -> None:
+        self.step, self.training, self.bins, self.skipped = step, training, bins, skipped
         self.layers = layers
         self.found: dict[tuple[str, str], AngleStatistics] = {}
         self.calls: dict[str, int] = {}
         self.gradients: dict[tuple[str, str], GradientParts] = {}
         self._random: dict[nn.Module, RandomState] = {}
         self._computed_weights: dict[tuple[nn.Module, str], Tensor] = {}
-        self._summed: dict[tuple[str, str], Tensor] = {}
-        self._of_layers: list[RemovableHandle] = []
-        self._of_weights: dict[tuple[str, str, int], RemovableHandle] = {}
+        self._summed: dict[tuple[str, str], tuple[int, Tensor]] = {}  # in which backward, and what
+        self._of_layers: list[RemovableHandle | Watcher] = []
+        self._of_weights: dict[tuple[str, str], dict[int, RemovableHandle]] = {}
 
     def enter_layers(self) -> None:
         for name, layer in self.layers.items():
-            if _draws_dropout(layer):
-                self._of_layers.append(layer.register_forward_pre_hook(self.remember_random_state))
+            before, read = self.remember_random_state if _draws_dropout(layer) else None, self._reading(name)
+            if has_own_forward(layer):
+                if has_known_base(layer):
+                    self._of_layers.append(Watcher(layer, before, read))
+                read, before = self._checking(name), None
+            if before is not None:
+                self._of_layers.append(layer.register_forward_pre_hook(before))
             # First of all hooks: those behind may change the output, and the probe's own on the model ends the reading.
-            hook = layer.register_forward_hook(self._reading(name), with_kwargs=True, prepend=True)
-            self._of_layers.append(hook)
+            self._of_layers.append(layer.register_forward_hook(read, with_kwargs=True, prepend=True))
             for owner in layer.modules():
                 if parametrize.is_parametrized(owner):
                     for parameter, computing in owner.parametrizations.items():  # type: ignore[union-attr,operator]
@@ -242,8 +272,9 @@ class _Sample:
 
     def close(self) -> None:
         """Take the hooks on weights away: the step is over."""
-        for hook in self._of_weights.values():
-            hook.remove()
+        for hooks in self._of_weights.values():
+            for hook in hooks.values():
+                hook.remove()
         self._of_weights.clear()
         self._summed.clear()
 
@@ -273,6 +304,13 @@ class _Sample:
 
         return keep
 
+    def _checking(self, name: str) -> Callable[..., None]:
+        def check(layer: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+            if name not in self.calls:
+                self.skipped[name] = f"{type(layer).__name__}.forward does not call super().forward"
+
+        return check
+
     def _reading(self, name: str) -> Callable[..., None]:
         def read(layer: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
             reader = reader_of(layer)
@@ -292,9 +330,11 @@ class _Sample:
             weight = getattr(pairing.owner, pairing.parameter)
         found = self.found.setdefault(key, AngleStatistics(self.bins))
         measure(found, pairing.contraction, pairing.data, pairing.view(weight), pairing.output, pairing.bias)
-        if weight.requires_grad and (*key, id(weight)) not in self._of_weights:
+        # A computed weight may be gone by now, and its id() be that of another: its hooks tell whether it is new.
+        hooks = self._of_weights.setdefault(key, {})
+        if weight.requires_grad and hooks.keys().isdisjoint(weight._backward_hooks or ()):
             hook = weight.register_hook(self._splitting(key, pairing, weight))
-            self._of_weights[*key, id(weight)] = hook
+            hooks[hook.id] = hook
 
     def _splitting(self, key: tuple[str, str], pairing: Pairing, weight: Tensor) -> Callable[[Tensor], None]:
         view, contraction, is_leaf, value = pairing.view, pairing.contraction, weight.is_leaf, weight.detach()
@@ -302,7 +342,10 @@ class _Sample:
         def hook(grad: Tensor) -> None:
             # A parameter's gradient comes summed over all calls; a computed weight's comes call by call.
             if not is_leaf:
-                grad = self._summed[key] = self._summed[key] + grad if key in self._summed else grad.clone()
+                backward = torch._C._current_graph_task_id()
+                before, sum = self._summed.get(key, (None, grad))
+                grad = sum + grad if before == backward else grad.clone()
+                self._summed[key] = backward, grad
             self.gradients[key] = split(view(grad), view(value), contraction)
 
         return hook

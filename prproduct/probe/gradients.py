@@ -10,7 +10,7 @@ from torch import Tensor
 
 from prproduct.kernels.contractions import Contraction
 from prproduct.kernels.pairs import working_dtype
-from prproduct.probe.angles import as_vectors, norms
+from prproduct.probe.angles import as_vectors, norms, shortest
 
 NUMBERS_PER_BLOCK = 2**17  # as many as stay in the processor's cache
 
@@ -39,7 +39,7 @@ def split(grad: Tensor, weight: Tensor, contraction: Contraction) -> GradientPar
         g, w = g.to(dtype), w.to(dtype)
         g = g if scale == 1.0 else g / scale
         norm = norms(w)
-        along = (g * w).sum(1).div_(torch.where(norm > 0, norm, 1.0)).square_()
+        along = (g * w).sum(1).div_(torch.where(norm >= shortest(dtype), norm, math.inf)).square_()
         length += along.sum().item()
         direction += (norms(g).square_() - along).clamp_(min=0.0).sum().item()
     return GradientParts(scale * math.sqrt(length), scale * math.sqrt(direction))

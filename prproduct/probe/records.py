@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -13,6 +14,7 @@ from prproduct.probe.gradients import GradientParts
 
 SCALARS = ("min_sin", "mean_sin", "max_sin", "max_cos", "sample_min_sin")
 GRADIENT_SCALARS = ("gradient_norm", "length_norm", "direction_norm", "direction_share")
+_NUMBERS = (*SCALARS, "length_norm", "direction_norm")  # the fields that may be NaN or infinite
 
 
 class SummaryWriter(Protocol):
@@ -39,9 +41,9 @@ class AngleRecord:
     """One product of one layer at one sampled step. The angles are None where there was no pair, as in an empty batch.
 
     >>> record = AngleRecord(0, True, "fc", "", "pr", calls=1, pairs=2, zero_pairs=0, min_sin=0.6, mean_sin=0.8,
-    ...     max_sin=1.0, max_cos=0.8, sample_min_sin=0.6, histogram=(0, 1, 0, 1), length_norm=3.0, direction_norm=4.0)
+    ...     max_sin=1.0, max_cos=0.8, sample_min_sin=0.6, histogram=(0, 1, 0, 1), length_norm=4.0, direction_norm=3.0)
     >>> record.name, record.gradient_norm, record.direction_share
-    ('fc', 5.0, 0.64)
+    ('fc', 5.0, 0.36)
     """
 
     step: int  # counts the training steps, or those in eval mode
@@ -51,7 +53,7 @@ class AngleRecord:
     product: str  # "p" for a native layer
     calls: int  # how often the layer ran in this step
     pairs: int
-    zero_pairs: int  # of these, pairs with a vector that is zero or not finite: they count as orthogonal
+    zero_pairs: int  # of these, pairs with a vector that is (as good as) zero or not finite: they count as orthogonal
     min_sin: float | None
     mean_sin: float | None
     max_sin: float | None
@@ -106,7 +108,7 @@ class AngleRecord:
         """The norm of the weight's whole gradient."""
         if self.length_norm is None or self.direction_norm is None:
             return None
-        return float((self.length_norm**2 + self.direction_norm**2) ** 0.5)
+        return math.hypot(self.length_norm, self.direction_norm)
 
     @property
     def direction_share(self) -> float | None:
@@ -114,14 +116,20 @@ class AngleRecord:
         norm = self.gradient_norm
         if self.direction_norm is None or not norm:
             return None
-        return self.direction_norm**2 / norm**2
+        return (self.direction_norm / norm) ** 2
 
 
 def write_jsonl(records: Iterable[AngleRecord], path: str | Path) -> None:
-    """Append the records to a file, one JSON object a line."""
+    """Append the records to a file, one JSON object a line; JSON has no NaN, which becomes "nan", and Inf "inf"."""
+    lines = [json.dumps(_as_json(record), ensure_ascii=False, allow_nan=False) + "\n" for record in records]
     with Path(path).open("a", encoding="utf-8") as file:
-        for record in records:
-            file.write(json.dumps(asdict(record), ensure_ascii=False, allow_nan=False) + "\n")
+        file.writelines(lines)
+
+
+def _as_json(record: AngleRecord) -> dict[str, Any]:
+    values = asdict(record)
+    odd = {name: str(values[name]) for name in _NUMBERS if not math.isfinite(values[name] or 0.0)}
+    return {**values, **odd}
 
 
 def read_jsonl(path: str | Path) -> list[AngleRecord]:
@@ -132,6 +140,7 @@ def read_jsonl(path: str | Path) -> list[AngleRecord]:
             values = json.loads(line)
             if not isinstance(values, dict) or set(values) != known:
                 raise ValueError
+            values |= {name: float(values[name]) for name in _NUMBERS if isinstance(values[name], str)}
         except ValueError:
             raise ValueError(f"{path}, line {number}: not a record of an AngleProbe") from None
         records.append(AngleRecord(**{**values, "histogram": tuple(values["histogram"])}))
