@@ -56,7 +56,7 @@ class MultiheadAttention(ProductLayer, torch.nn.MultiheadAttention):
             is_causal = False
         q, k, v = self._project(query, key, value)
         k, v = self._extend(k, self.bias_k), self._extend(v, self.bias_v)
-        q, k, v = (t.reshape(t.shape[0], batch * self.num_heads, self.head_dim).transpose(0, 1) for t in (q, k, v))
+        q, k, v = (t.unflatten(-1, (self.num_heads, self.head_dim)).flatten(1, 2).transpose(0, 1) for t in (q, k, v))
         if self.add_zero_attn:
             k, v = F.pad(k, (0, 0, 0, 1)), F.pad(v, (0, 0, 0, 1))
         mask = _merge_masks(key_padding_mask, attn_mask, k.shape[1], self.num_heads, dtype)
@@ -64,7 +64,7 @@ class MultiheadAttention(ProductLayer, torch.nn.MultiheadAttention):
         weights = None
         if need_weights:
             attended, weights = _attend(q, k, v, mask, dropout)
-            attended = attended.transpose(0, 1)
+            attended = attended.transpose(0, 1).unflatten(1, (batch, self.num_heads))
             weights = weights.unflatten(0, (batch, self.num_heads))
             weights = weights.mean(1) if average_attn_weights else weights
         else:
@@ -72,7 +72,7 @@ class MultiheadAttention(ProductLayer, torch.nn.MultiheadAttention):
                 mask = mask.unsqueeze(0) if mask.shape[0] == 1 else mask.unflatten(0, (batch, self.num_heads))
             q, k, v = (t.unflatten(0, (batch, self.num_heads)) for t in (q, k, v))
             attended = F.scaled_dot_product_attention(q, k, v, mask, dropout, is_causal).permute(2, 0, 1, 3)
-        output = attended.reshape(length * batch, self.embed_dim)
+        output = attended.flatten(2).flatten(0, 1)
         output = functional.linear(output, self.out_proj.weight, self.out_proj.bias, product=self.product)
         output = output.unflatten(0, (length, batch))
         if not batched:
@@ -153,7 +153,7 @@ def _split(projected: Tensor, parts: int) -> tuple[Tensor, ...]:
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float) -> tuple[Tensor, Tensor]:
     """The weighted values and their weights, for (batch · heads, length, …)."""
-    q = q * math.sqrt(1 / q.shape[-1])
+    q = q * (1 / q.shape[-1]) ** 0.5
     weights = (torch.bmm(q, k.mT) if mask is None else torch.baddbmm(mask, q, k.mT)).softmax(-1)
     if dropout:
         weights = F.dropout(weights, dropout)
