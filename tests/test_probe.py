@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 from torch.nn.utils.rnn import pack_sequence
+from transformers.pytorch_utils import Conv1D
 
 import prproduct as pr
 from prproduct.probe import angles
@@ -950,8 +951,7 @@ def test_a_copy_of_the_model_is_not_probed():
 
 
 def test_hugging_face_conv1d_has_its_weight_vectors_in_columns():
-    conv1d = pytest.importorskip("transformers.pytorch_utils").Conv1D
-    layer, x = conv1d(5, 3).double(), torch.randn(4, 2, 3).double()
+    layer, x = Conv1D(5, 3).double(), torch.randn(4, 2, 3).double()
     net = nn.Sequential(layer)
     with pr.AngleProbe(net) as probe:
         net(x).square().sum().backward()

@@ -218,6 +218,27 @@ def _forked_norm() -> float:
         torch.get_num_threads = before
 
 
+def test_when_no_more_threads_start_one_does_it_all(threads, monkeypatch):
+    """As while the interpreter shuts down."""
+    threads(3)
+    expected = step()
+
+    def refuse(*arguments):
+        raise RuntimeError("cannot schedule new futures after interpreter shutdown")
+
+    monkeypatch.setattr(compiled._pool, "submit", refuse)
+    assert relative_error(step(), expected) <= 1e-6
+
+
+@pytest.mark.parametrize("product", PRODUCTS[:1] + PRODUCTS[2:])  # `r` has no closed form through time
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+def test_recurrent_layers_equal_plain_torch(kind, product):
+    layer = getattr(pr.nn, kind)(3, 4, product=product).double()
+    output = layer(torch.randn(5, 2, 3, dtype=torch.float64))[0]
+    got, expected = both_gradients(output, tuple(layer.parameters()), torch.randn_like(output))
+    assert_equal_to_rounding(got, expected, torch.float64)
+
+
 def test_without_numba_plain_torch_serves(monkeypatch, passes_run):
     with_passes = step()
     assert passes_run
