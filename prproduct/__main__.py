@@ -1,0 +1,5 @@
+"""`python -m prproduct`: the command line."""
+
+from prproduct.cli import main
+
+main()

@@ -1,0 +1,75 @@
+"""The command line: one table of commands.
+
+Each command is a function with Typer's annotations in a module of the part that it belongs to. Only the module of the
+command that was asked for is loaded, so that `prproduct bench` does not wait for what the experiments need.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, NoReturn
+
+from prproduct.lab.errors import InputError
+
+
+class Command(NamedTuple):
+    """Where a command's function is, and what it is for."""
+
+    words: str  # as typed behind `prproduct`; two words for a command in a group
+    place: str  # module:function
+    summary: str
+    extra: str  # what of prproduct's optional dependencies it needs
+
+
+COMMANDS: list[Command] = []
+GROUPS: dict[str, str] = {}  # groups of commands, and what they are for
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the command that the arguments name; what goes wrong by the user's doing is one line on stderr."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    asked = next((c for c in COMMANDS if words[: len(c.words.split())] == c.words.split()), None)
+    extra = asked.extra if asked else "lab"
+    try:
+        app(words)(words, prog_name="prproduct")
+    except InputError as error:
+        _end(str(error), 2)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] == "prproduct":
+            raise
+        _end(f"this needs {error.name}, which is not installed: pip install 'prproduct[{extra}]'", 2)
+    sys.exit(0)
+
+
+def app(words: Sequence[str]) -> Any:
+    """The Typer application, with the function of the command that `words` begin with, and the names of the others."""
+    import typer
+
+    settings: dict[str, Any] = {"no_args_is_help": True, "pretty_exceptions_enable": False, "add_completion": False}
+    root = typer.Typer(help="The PR product: experiments, measurements and reports.", **settings)
+    groups = {name: typer.Typer(help=summary, **settings) for name, summary in GROUPS.items()}
+    for name, group in groups.items():
+        root.add_typer(group, name=name)
+    root.callback()(_nothing)  # or Typer takes a single command for the whole application
+    for command in COMMANDS:
+        *group_name, name = command.words.split()
+        asked = list(words[: len(group_name) + 1]) == [*group_name, name]
+        parent = groups[group_name[0]] if group_name else root
+        parent.command(name, help=command.summary)(_load(command.place) if asked else _nothing)
+    return root
+
+
+def _load(place: str) -> Callable[..., Any]:
+    module, name = place.split(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def _nothing() -> None:
+    """Stands for a command that was not asked for."""
+
+
+def _end(message: str, status: int) -> NoReturn:
+    print(f"prproduct: {message}", file=sys.stderr)
+    sys.exit(status)

@@ -1,0 +1,88 @@
+"""The command line: what it lists, what it loads, and how it fails."""
+
+import sys
+
+import pytest
+
+from prproduct import cli
+from prproduct.lab.errors import InputError
+
+refused = "runs/a: no such folder; give the folder of a run"
+
+
+def greet(name: str) -> None:
+    """A command for these tests."""
+    if name == "nobody":
+        raise InputError(refused)
+    if name == "stop":
+        raise KeyboardInterrupt
+    if name == "missing":
+        import package_that_is_not_there  # noqa: F401
+    print(f"hello {name}")
+
+
+@pytest.fixture
+def commands(monkeypatch):
+    monkeypatch.setattr(
+        cli,
+        "COMMANDS",
+        [
+            cli.Command("greet", f"{__name__}:greet", "say hello", "lab"),
+            cli.Command("say greet", f"{__name__}:greet", "say hello in a group", "captions"),
+            cli.Command("elsewhere", "package_that_is_not_there:command", "is loaded only when asked for", "lab"),
+        ],
+    )
+    monkeypatch.setattr(cli, "GROUPS", {"say": "things to say"})
+    monkeypatch.setitem(sys.modules, __name__, sys.modules[greet.__module__])
+
+
+def status_of(*words):
+    with pytest.raises(SystemExit) as end:
+        cli.main(words)
+    return end.value.code
+
+
+@pytest.mark.parametrize("words", [["greet"], ["say", "greet"]])
+def test_a_command_runs(commands, capsys, words):
+    assert status_of(*words, "world") == 0
+    assert capsys.readouterr().out == "hello world\n"
+
+
+def test_help_lists_every_command_and_loads_none(commands, capsys):
+    assert status_of("--help") == 0
+    out = capsys.readouterr().out
+    assert all(text in out for text in ("greet", "elsewhere", "is loaded only when asked for", "things to say"))
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "line"),
+    [
+        (["greet", "nobody"], 2, f"prproduct: {refused}\n"),
+        (["greet", "stop"], 130, ""),
+        (
+            ["say", "greet", "missing"],
+            2,
+            "prproduct: this needs package_that_is_not_there, which is not installed: "
+            "pip install 'prproduct[captions]'\n",
+        ),
+        (
+            ["elsewhere"],
+            2,
+            "prproduct: this needs package_that_is_not_there, which is not installed: pip install 'prproduct[lab]'\n",
+        ),
+    ],
+)
+def test_what_a_user_can_mend_is_one_line(commands, capsys, words, status, line):
+    assert status_of(*words) == status
+    assert capsys.readouterr().err == line
+
+
+def test_an_unknown_command_is_named(commands, capsys):
+    assert status_of("gret") == 2
+    assert "gret" in capsys.readouterr().err
+
+
+def test_every_command_of_the_table_is_where_it_says_and_documented():
+    for command in cli.COMMANDS:
+        assert cli._load(command.place).__doc__, command.words
+        assert status_of(*command.words.split(), "--help") == 0
