@@ -27,9 +27,14 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import forward_ad
 
-from prproduct.kernels.contractions import Contraction
+from prproduct.kernels.compiled import serves
+from prproduct.kernels.contractions import Contraction, Convolution, Linear
+from prproduct.kernels.convolution_rule import ConvolutionRule
+from prproduct.kernels.linear_rule import LinearRule
 from prproduct.kernels.pairs import Norms, Pairs, WeightVectors, forward_factor, measure, overflow_scale, working_dtype
-from prproduct.kernels.splitting import Half, StepwiseSplit, split
+from prproduct.kernels.programs import program_of
+from prproduct.kernels.rules import Gradients
+from prproduct.kernels.splitting import Half, split
 from prproduct.products import P, Product, resolve
 
 _NO_JVP = "prproduct changes gradients, and has no forward-mode AD (jvp, jacfwd): use backward, vjp or jacrev"
@@ -58,10 +63,11 @@ def apply(
             raise RuntimeError(_NO_JVP)
         if product.has_native_forward:
             return contraction.native(input, weight, bias)
-    input, weight, bias = (cast_for_autocast(t) for t in (input, weight, bias))
+    if _autocasts(input.device.type):
+        input, weight, bias = (cast_for_autocast(t) for t in (input, weight, bias))
     if inference:
         return _value(contraction, input, weight, bias, product)
-    fn = ProductFn if compiling else EagerProductFn
+    fn = ProductFn if compiling else TransformedProductFn if transformed else EagerProductFn
     return fn.apply(input, weight, bias, contraction, product, product.has_native_forward and not transformed)
 
 
@@ -117,14 +123,12 @@ class ProductFn(torch.autograd.Function):
         with without_autocast(grad.device.type):
             grad_bias = ctx.contraction.grad_bias(grad, bias) if wants_bias else None
             if wants_input or wants_weight:
-                rule = GradientRule.at(ctx.contraction, ctx.product, input, weight, bias, output, grad)
-                for_weight, for_input = rule.split(grad)
-                grad_weight = rule.weight_gradient(for_weight, grad) if wants_weight else None
-                grad_input = rule.input_gradient(for_input, grad) if wants_input else None
+                rule = gradient_rule(ctx.contraction, ctx.product, input, weight, bias, output, grad)
+                grad_input, grad_weight = rule.gradients(grad, wants_input, wants_weight)
         return grad_input, grad_weight, grad_bias, None, None, None
 
 
-class EagerProductFn(ProductFn):
+class TransformedProductFn(ProductFn):
     """`ProductFn` with a clear refusal of forward mode; apart from it, as torch.compile traces no function with jvp."""
 
     @staticmethod
@@ -132,9 +136,49 @@ class EagerProductFn(ProductFn):
         raise RuntimeError(_NO_JVP)
 
 
+class EagerProductFn(TransformedProductFn):
+    """The same in torch's older style, which torch.func does not take, and which costs half as much for a small layer.
+
+    A function with a `setup_context` has its arguments bound by their names at every call.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, *arguments: Any) -> Tensor:  # type: ignore[override]
+        output = ProductFn.forward(*arguments)
+        ProductFn.setup_context(ctx, arguments, output)
+        return output
+
+    setup_context = torch.autograd.Function.setup_context  # type: ignore[assignment]
+
+
+def gradient_rule(
+    contraction: Contraction,
+    product: Product,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    output: Tensor | None,
+    grad: Tensor,
+) -> GradientRule | LinearRule | ConvolutionRule:
+    """What maps a gradient of the output to dX and dW, where input and weight are.
+
+    p is read off the output, or computed again if there is none. `grad` says of what shape and type gradients will be.
+    """
+    one_offset_a_weight = bias is None or bias.dim() <= 1
+    program = program_of(product) if one_offset_a_weight and serves(grad, input, weight, bias, output) else None
+    if program is None:
+        return GradientRule.at(contraction, product, input, weight, bias, output, grad)
+    if not product.has_native_forward:
+        output = None
+    if isinstance(contraction, Linear):
+        return LinearRule(contraction, program, input, weight, bias, output)
+    assert isinstance(contraction, Convolution)
+    return ConvolutionRule(contraction, program, input, weight, bias, output, grad)
+
+
 @dataclass(frozen=True)
 class GradientRule:
-    """A product's gradients at one input and one weight: what maps a gradient of the output to dX and dW."""
+    """The rule in plain torch."""
 
     contraction: Contraction
     product: Product
@@ -153,7 +197,7 @@ class GradientRule:
         output: Tensor | None,
         grad: Tensor,
     ) -> GradientRule:
-        """The rule where input and weight are; p is read off the output, or computed again if there is none."""
+        """The rule of `gradient_rule`."""
         dtype = working_dtype(grad.dtype)
         weight_norms = Norms.of(contraction.weight_square(weight, dtype))
         norms = weight_norms, Norms.of(contraction.input_square(input, weight, grad, dtype))
@@ -174,13 +218,18 @@ class GradientRule:
         """The rule for some rows of the input of a linear contraction."""
         return replace(self, input=self.input[rows], pairs=self.pairs.rows(rows))
 
-    def split(self, grad: Tensor, turned: Tensor | None = None) -> tuple[Half, Half]:
-        """D∘g and the sums of (L − D)·cos θ∘g, for dW and for dX; `turned` is memory that may be used for D∘g."""
-        return split(self.product, self.pairs, _pairs(self.contraction, grad), turned)
+    def gradients(self, grad: Tensor, wants_input: bool, wants_weight: bool, overwrite: bool = False) -> Gradients:
+        for_weight, for_input = self.split(grad)
+        grad_weight = self.weight_gradient(for_weight, grad) if wants_weight else None
+        return self.input_gradient(for_input, grad) if wants_input else None, grad_weight
 
-    def split_stepwise(self, grad: Tensor) -> StepwiseSplit:
-        """`split` for rows of a linear contraction, as they become known."""
-        return StepwiseSplit(self.product, self.pairs, grad)
+    def stepwise(self, grad: Tensor) -> PlainSteps:
+        """For rows of a linear contraction's gradient, as they become known."""
+        return PlainSteps(self, grad)
+
+    def split(self, grad: Tensor) -> tuple[Half, Half]:
+        """D∘g and the sums of (L − D)·cos θ∘g, for dW and for dX."""
+        return split(self.product, self.pairs, _pairs(self.contraction, grad))
 
     def weight_gradient(self, half: Half, grad: Tensor) -> Tensor:
         """dW of the module's docstring."""
@@ -203,6 +252,28 @@ class GradientRule:
         if half.sums is not None:
             result = self.contraction.add_along_input(result, half.sums, self.input, self.weight, self.pairs)
         return result.to(self.input.dtype)
+
+
+class PlainSteps:
+    """`Steps` in plain torch."""
+
+    def __init__(self, rule: GradientRule, grad: Tensor) -> None:
+        self.rule, self.grad = rule, grad
+        self.turned = torch.empty_like(grad, dtype=rule.pairs.output.dtype, memory_format=torch.contiguous_format)
+        self.sums: Tensor | None = None
+        self.for_input = Half(None, None)
+
+    def split(self, rows: slice) -> None:
+        for_weight, self.for_input = self.rule.rows(rows).split(self.grad[rows])
+        self.turned[rows] = 0.0 if for_weight.turned is None else for_weight.turned
+        if for_weight.sums is not None:
+            self.sums = for_weight.sums if self.sums is None else self.sums + for_weight.sums
+
+    def input_gradient(self, rows: slice) -> Tensor:
+        return self.rule.rows(rows).input_gradient(self.for_input, self.grad[rows])
+
+    def weight_gradient(self) -> Tensor:
+        return self.rule.weight_gradient(Half(self.turned, self.sums), self.grad)
 
 
 def _pairs(contraction: Contraction, output: Tensor) -> Tensor:

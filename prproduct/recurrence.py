@@ -5,7 +5,7 @@ Equation 14). The input's are one GEMM over all steps, forward and backward; onl
 by step:
 
     grad of the gates (t)   = the cell's `step_back`, elementwise, of the grad of the state (t)
-    grad of the state (t−1) = the cell's own part + dX of `autograd.GradientRule` for the hidden product (t)
+    grad of the state (t−1) = the cell's own part + dX of `autograd.gradient_rule` for the hidden product (t)
 
 and the weight gradients of all steps are one GEMM at the end.
 
@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from prproduct import functional
-from prproduct.autograd import GradientRule, cast_for_autocast, without_autocast
+from prproduct.autograd import cast_for_autocast, gradient_rule, without_autocast
 from prproduct.kernels import compiled
 from prproduct.kernels.contractions import Linear
 from prproduct.products import Product
@@ -251,10 +251,10 @@ def _backward_through_time(
     """The gradients of data, weights and first state, in closed form."""
     cell, (input_weight, hidden_weight, *given_biases) = ctx.cell, weights
     input_bias, hidden_bias = _biases(cell, *given_biases)
-    rule = GradientRule.at(Linear(), ctx.product, before, hidden_weight, hidden_bias, hidden_gates, hidden_gates)
+    rule = gradient_rule(Linear(), ctx.product, before, hidden_weight, hidden_bias, hidden_gates, hidden_gates)
     grad_input_gates = torch.empty_like(input_gates, memory_format=torch.contiguous_format)
     grad_hidden_gates = torch.empty_like(grad_input_gates) if cell.gates_apart else grad_input_gates
-    hidden = rule.split_stepwise(grad_hidden_gates)
+    hidden = rule.stepwise(grad_hidden_gates)
     grad_output, waiting = grads[0], tuple(grads[1:])
     steps = _steps(ctx.batch_sizes, ctx.reverse)
     grad = tuple(w[: _count(steps[-1])] for w in waiting)
@@ -264,18 +264,19 @@ def _backward_through_time(
         grad = (grad[0] + grad_output[rows], *grad[1:])
         gates, of_gates = (input_gates[rows], hidden_gates[rows]), (grad_input_gates[rows], grad_hidden_gates[rows])
         own, *others = cell.step_back(gates, before[rows], kept[step * each : (step + 1) * each], grad, of_gates)
-        through = rule.rows(rows).input_gradient(hidden.rows(rows), of_gates[1])
+        hidden.split(rows)
+        through = hidden.input_gradient(rows)
         grad = (through if own is None else through + own, *others)
-    grad_hidden_weight = rule.weight_gradient(hidden.for_weight(), grad_hidden_gates)
+    grad_hidden_weight = hidden.weight_gradient()
     grad_biases: list[Tensor | None] = [None, None]
     if given_biases[0] is not None:
         of_input = grad_input_gates.sum(0)
         grad_biases = [of_input, grad_hidden_gates.sum(0) if cell.gates_apart else of_input]
-    rule = GradientRule.at(Linear(), ctx.product, data, input_weight, input_bias, input_gates, input_gates)
-    for_weight, for_input = rule.split(grad_input_gates, grad_input_gates)
+    rule = gradient_rule(Linear(), ctx.product, data, input_weight, input_bias, input_gates, input_gates)
+    grad_data, grad_input_weight = rule.gradients(grad_input_gates, ctx.needs_input_grad[4], True, overwrite=True)
     return [
-        rule.input_gradient(for_input, grad_input_gates) if ctx.needs_input_grad[4] else None,
-        rule.weight_gradient(for_weight, grad_input_gates),
+        grad_data,
+        grad_input_weight,
         grad_hidden_weight,
         *grad_biases,
         *_finish(grad, waiting),

@@ -15,13 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from prproduct.kernels import compiled
 from prproduct.kernels.pairs import Pairs
 from prproduct.kernels.windows import Windows, gather, scatter
 
@@ -64,7 +63,7 @@ class Linear:
         return (self.as_pairs(grad) @ torch.atleast_2d(weight)).view(input.shape)  # (rows, out) @ (out, in)
 
     def native_grad_weight(self, grad: Tensor, input: Tensor, weight: Tensor) -> Tensor:
-        return (self.as_pairs(grad).mT @ _rows(input)).view(weight.shape)  # (out, rows) @ (rows, in)
+        return (self.as_pairs(grad).mT @ as_rows(input)).view(weight.shape)  # (out, rows) @ (rows, in)
 
     def add_bias(self, output: Tensor, bias: Tensor) -> Tensor:
         return output + bias.expand(output.shape)
@@ -73,38 +72,28 @@ class Linear:
         return grad.sum_to_size(bias.shape[-grad.dim() :]).view(bias.shape) if bias.dim() else grad.sum()
 
     def as_pairs(self, output: Tensor) -> Tensor:
-        return _rows(output.unsqueeze(-1) if self.single_weight else output)
+        return as_rows(output.unsqueeze(-1) if self.single_weight else output)
 
     def bias_of_pairs(self, bias: Tensor, output: Tensor) -> Tensor:
         return bias if bias.dim() <= 1 else self.as_pairs(bias.view(bias.shape[-output.dim() :]).expand(output.shape))
 
     def weight_square(self, weight: Tensor, dtype: torch.dtype) -> Tensor:
-        return _row_squares(torch.atleast_2d(weight).to(dtype))  # (out,)
+        return torch.atleast_2d(weight).to(dtype).square().sum(-1)  # (out,)
 
     def input_square(self, input: Tensor, weight: Tensor, output: Tensor, dtype: torch.dtype) -> Tensor:
-        return _row_squares(_rows(input).to(dtype)).unsqueeze(-1)  # (rows, 1)
+        return as_rows(input).to(dtype).square().sum(-1, keepdim=True)  # (rows, 1)
 
     def add_along_weight(self, grad: Tensor, sums: Tensor, weight: Tensor, pairs: Pairs) -> Tensor:
-        return _add_to_rows(grad, torch.atleast_2d(weight), pairs.weight.norms.inverse[:, None], sums[:, None])
+        along = torch.atleast_2d(weight) * pairs.weight.norms.inverse[:, None] * sums[:, None]
+        return grad + along.view(grad.shape)
 
     def add_along_input(self, grad: Tensor, sums: Tensor, input: Tensor, weight: Tensor, pairs: Pairs) -> Tensor:
-        return _add_to_rows(grad, _rows(input), pairs.input.inverse, sums)
+        return grad + (as_rows(input) * pairs.input.inverse * sums).view(grad.shape)
 
 
-def _add_to_rows(total: Tensor, t: Tensor, first: Tensor, second: Tensor) -> Tensor:
-    """total + t·first·second, where the factors are one number a row."""
-    if compiled.serves(total, t, first, second) and total.is_contiguous():
-        compiled.add_to_rows(total.view(t.shape), t, first, second)
-        return total
-    return total + (t * first * second).view(total.shape)
-
-
-def _rows(t: Tensor) -> Tensor:
-    return t.reshape(t.shape[:-1].numel(), t.shape[-1])
-
-
-def _row_squares(t: Tensor) -> Tensor:
-    return compiled.square_sums(t) if compiled.serves(t) else t.square().sum(-1)
+def as_rows(t: Tensor) -> Tensor:
+    """All but the last axis as one."""
+    return t if t.dim() == 2 else t.reshape(t.shape[:-1].numel(), t.shape[-1])
 
 
 NATIVE_CONVOLUTIONS: dict[tuple[int, bool], Callable[..., Tensor]] = {
@@ -138,17 +127,19 @@ class Convolution:
         return convolve(input, weight, bias, self.stride, self.padding, self.dilation, self.groups)
 
     def native_grad_input(self, grad: Tensor, input: Tensor, weight: Tensor) -> Tensor:
-        return self._native_backward(grad, input, weight, [True, False, False])[0]
+        return cast(Tensor, self.native_backward(grad, input, weight, True, False)[0])
 
     def native_grad_weight(self, grad: Tensor, input: Tensor, weight: Tensor) -> Tensor:
-        return self._native_backward(grad, input, weight, [False, True, False])[1]
+        return cast(Tensor, self.native_backward(grad, input, weight, False, True)[1])
 
-    def _native_backward(
-        self, grad: Tensor, input: Tensor, weight: Tensor, wanted: list[bool]
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def native_backward(
+        self, grad: Tensor, input: Tensor, weight: Tensor, wants_input: bool, wants_weight: bool
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """Both native gradients in one call."""
         output_padding = self.output_padding or (0,) * len(self.stride)
         geometry = (self.stride, self.padding, self.dilation, self.transposed, output_padding, self.groups)
-        return torch.ops.aten.convolution_backward(grad, input, weight, None, *geometry, wanted)
+        wanted = [wants_input, wants_weight, False]
+        return torch.ops.aten.convolution_backward(grad, input, weight, None, *geometry, wanted)[:2]
 
     def add_bias(self, output: Tensor, bias: Tensor) -> Tensor:
         return output + bias.view(-1, *(1,) * len(self.stride))
@@ -170,9 +161,10 @@ class Convolution:
 
     def input_square(self, input: Tensor, weight: Tensor, output: Tensor, dtype: torch.dtype) -> Tensor:
         pairs = self.as_pairs(input.to(dtype))
-        square = compiled.square_sums_of_planes(pairs) if compiled.serves(pairs) else pairs.square().sum(2)
         to_windows = scatter if self.transposed else gather
-        return to_windows(square, output.shape[2:], self._windows(weight)).unsqueeze(2)  # (batch, groups, 1, *out)
+        return to_windows(pairs.square().sum(2), output.shape[2:], self._windows(weight)).unsqueeze(
+            2
+        )  # (batch, groups, 1, *out)
 
     def add_along_weight(self, grad: Tensor, sums: Tensor, weight: Tensor, pairs: Pairs) -> Tensor:
         along = self._kernels(weight) * pairs.weight.norms.inverse.unsqueeze(-1) * sums.unsqueeze(-1)
@@ -182,9 +174,6 @@ class Convolution:
         from_windows = gather if self.transposed else scatter
         per_window = (sums * pairs.input.inverse).squeeze(2)  # (batch, groups, *out)
         coefficient = from_windows(per_window, input.shape[2:], self._windows(weight))  # (batch, groups, *in)
-        if compiled.serves(grad, input, coefficient) and grad.is_contiguous() and input.is_contiguous():
-            compiled.add_to_planes(self.as_pairs(grad), self.as_pairs(input), coefficient, pairs.weight.longest)
-            return grad
         return grad + (self.as_pairs(input) * coefficient.unsqueeze(2) * pairs.weight.longest).reshape(input.shape)
 
     def _kernels(self, weight: Tensor) -> Tensor:

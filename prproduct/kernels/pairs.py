@@ -6,7 +6,6 @@ float32 for half types, whose squares would overflow and whose norms would lose 
 
 from __future__ import annotations
 
-import functools
 import math
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -14,7 +13,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from prproduct.kernels import compiled
 from prproduct.products import Gains, Pair, Product
 
 # Up to sin² θ = multiple·eps, with the eps of the dtype in which p was stored, the angle is rounding noise and counts
@@ -50,8 +48,6 @@ class Norms(NamedTuple):
     @classmethod
     def of(cls, square: Tensor) -> Norms:
         """The norms whose squares these are, with finite derivatives also at 0."""
-        if compiled.serves(square):
-            return cls(*compiled.norms(square))
         positive = (square > 0) & (square < math.inf)
         norm = torch.where(positive, square, 1.0).sqrt()
         return cls(torch.where(positive, norm, 0.0), torch.where(positive, norm.reciprocal(), 0.0))
@@ -93,12 +89,6 @@ class WeightVectors:
     def longest(self) -> Tensor:
         """The length of each group's longest weight vector."""
         return self.norms.value.amax(1, keepdim=True).clamp_min(torch.finfo(self.norms.value.dtype).tiny)
-
-    @functools.cached_property
-    def table(self) -> Tensor:
-        """All of this for the compiled kernel: offset, 1/‖w‖, rounded, ‖w‖ and length of every weight vector."""
-        offset = torch.zeros_like(self.rounded) if self.offset is None else self.offset.expand_as(self.rounded)
-        return torch.stack((offset, self.norms.inverse, self.rounded, self.norms.value, self.length))
 
 
 @dataclass(frozen=True)

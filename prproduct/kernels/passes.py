@@ -1,388 +1,347 @@
-"""The passes over memory of a backward, compiled by Numba for the CPU; `compiled.py` calls them.
+"""The passes over memory of a backward, compiled by Numba for the CPU; `rules.py` calls them.
 
-The main one, `split`, reads the output and its gradient once and writes D∘g once. All between is done on a strip of
-pairs that fits into the cache: their angles, the operations of the product's program (`programs.py`) one after the
-other, and the sums from which `autograd.py` makes the corrections.
+The main ones read the output and its gradient once and write D∘g once. All between is done on a strip of pairs that
+fits into the cache: their angles, the operations of the product's program (`programs.py`) one after the other, and the
+sums from which the corrections are made.
 
     rows:    pairs[n, g, j]      linear layers and channels_last; along a strip the weight vector changes
-    planes:  pairs[n, g, j, s]   convolutions; along a strip the window changes
+    planes:  pairs[n, g, j, s]   convolutions (`convolution_passes.py`); along a strip the window changes
 
-What the two have in common is written out in both: in a function of its own, planes of 8×8 took a third longer.
+Memory is given by addresses (`pointers.py`). Every pass takes a range, so that threads can share it out; only the order
+in which `by_weight` is added up depends on how many there are.
 
-Inner loops run over slices of one dimension, or LLVM does not vectorize them. Every pass takes a range of n, so that
-threads can share them out; only the order in which `by_weight` is added up depends on how many there are.
+The first backward on a machine waits for the compiler, so passes are flat: Numba optimizes a function again with
+everything that calls it. What a product does not need is passed as None, and not compiled at all. For the same reason
+rows and planes each write out what they do with a strip.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-import numba
 import numpy as np
-from numba.core import types
-from numba.extending import overload
 
 from prproduct.kernels import programs
-from prproduct.kernels.programs import COS, INPUT_NORM, INVERSE_SIN, SIN, WEIGHT_NORM
+from prproduct.kernels.pointers import at, compiled_pass, each, part_of_pass, sum_of_pass
+from prproduct.kernels.programs import COS, INVERSE_SIN, SIN, WEIGHT_NORM
 
 STRIP = 512  # pairs: a handful of such registers stays in the first-level cache
 BLOCK = 64  # rows added up in the layer's own precision before they go to a total in float64
 
-
-def compiled_pass(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
-    """Compiled at the first call, and kept on disk for the next process where there is a place to write."""
-    settings = {"nogil": True, "error_model": "numpy", **options}
-    try:
-        return numba.njit(function, cache=True, **settings)
-    except RuntimeError:  # no such place
-        return numba.njit(function, **settings)
+# What is known of the weight vectors (`pairs.WeightVectors`), one field after the other.
+OFFSET, WEIGHT_INVERSE, ROUNDED, WEIGHT_VALUE, WEIGHT_LENGTH, FIELDS = range(6)
 
 
-def _at(value: Any, k: int) -> Any:
-    """The kth of a strip, or the one number that holds for all of it."""
-
-
-@overload(_at, inline="always", strict=False)
-def _at_either(value: Any, k: int) -> Callable[[Any, int], Any]:
-    if isinstance(value, types.Array):
-        return lambda value, k: value[k]
-    return lambda value, k: value
-
-
-@compiled_pass
-def _angles(
-    output: Any, offset: Any, weight_inverse: Any, input_inverse: Any, rounded: Any, floor: Any, cos: Any, inverse: Any
+@part_of_pass
+def angles(
+    count: int,
+    output: Any,
+    offset: Any,
+    weight_inverse: Any,
+    input_inverse: Any,
+    rounded: Any,
+    floor: Any,
+    one: Any,
+    cos: Any,
+    inverse: Any,
 ) -> None:
     """`pairs.measure`."""
-    zero, one = output.dtype.type(0.0), output.dtype.type(1.0)
-    for k in range(len(output)):
-        x = _at(input_inverse, k)
-        c = (output[k] - _at(offset, k)) * x * _at(weight_inverse, k)
-        c = min(max(c, -one), one) if c == c else zero
+    zero = one - one
+    for k in range(count):
+        x = each(input_inverse, k)
+        c = (output[k] - each(offset, k)) * x * each(weight_inverse, k)
+        c = (one if c > one else -one if c < -one else c) if c == c else zero
         square = (one - c) * (one + c)
-        resolved = square > floor * (one + _at(rounded, k) * x)
+        resolved = square > floor * (one + each(rounded, k) * x)
         cos[k] = c
         inverse[k] = one / np.sqrt(square if resolved else one)
 
 
-@compiled_pass
-def _sines(cos: Any, eps: Any, sin: Any) -> None:
+@part_of_pass
+def sines(count: int, cos: Any, eps: Any, one: Any, sin: Any) -> None:
     """`products.Pair.sin`."""
-    one, four = cos.dtype.type(1.0), cos.dtype.type(4.0)
-    for k in range(len(sin)):
+    for k in range(count):
         square = (one - cos[k]) * (one + cos[k])
-        sin[k] = np.sqrt(square if square > four * eps else eps * eps)
+        sin[k] = np.sqrt(square if square > (one + one + one + one) * eps else eps * eps)
 
 
-@compiled_pass
-def _fill(strip: Any, value: Any) -> None:
-    for k in range(len(strip)):
-        strip[k] = _at(value, k)
-
-
-@compiled_pass
-def _perform(code: int, a: Any, b: Any, c: Any, result: Any) -> None:
+@part_of_pass
+def _perform(code: int, count: int, a: Any, b: Any, c: Any, one: Any, result: Any) -> None:
     """One operation of a program."""
-    zero, one = result.dtype.type(0.0), result.dtype.type(1.0)
-    size = len(result)
+    zero = one - one
     if code == programs.ADD:
-        for k in range(size):
+        for k in range(count):
             result[k] = a[k] + b[k]
     elif code == programs.SUB:
-        for k in range(size):
+        for k in range(count):
             result[k] = a[k] - b[k]
     elif code == programs.MUL:
-        for k in range(size):
+        for k in range(count):
             result[k] = a[k] * b[k]
     elif code == programs.DIV:
-        for k in range(size):
+        for k in range(count):
             result[k] = a[k] / b[k]
     elif code == programs.POW:
-        for k in range(size):
+        for k in range(count):
             result[k] = a[k] ** b[k]
     elif code == programs.MIN:
-        for k in range(size):
+        for k in range(count):
             result[k] = b[k] if b[k] < a[k] or b[k] != b[k] else a[k]
     elif code == programs.MAX:
-        for k in range(size):
+        for k in range(count):
             result[k] = b[k] if b[k] > a[k] or b[k] != b[k] else a[k]
     elif code == programs.GREATER:
-        for k in range(size):
+        for k in range(count):
             result[k] = one if a[k] > b[k] else zero
     elif code == programs.WHERE:
-        for k in range(size):
+        for k in range(count):
             result[k] = b[k] if a[k] != zero else c[k]
     elif code == programs.ABS:
-        for k in range(size):
+        for k in range(count):
             result[k] = abs(a[k])
     elif code == programs.SQRT:
-        for k in range(size):
+        for k in range(count):
             result[k] = np.sqrt(a[k])
     elif code == programs.EXP:
-        for k in range(size):
+        for k in range(count):
             result[k] = np.exp(a[k])
     elif code == programs.LOG:
-        for k in range(size):
+        for k in range(count):
             result[k] = np.log(a[k])
 
 
-@compiled_pass
-def _run(registers: Any, size: int, steps: Any) -> None:
-    for step in range(len(steps)):
-        code, result, a, b, c = steps[step]
-        operands = registers[a, :size], registers[b, :size], registers[c, :size]
-        _perform(code, operands[0], operands[1], operands[2], registers[result, :size])
+@part_of_pass
+def run(count: int, operations: int, steps: int, weight_norm: Any, input_norm: Any, registers: Any, one: Any) -> None:
+    """All operations of a program."""
+    norms = at(registers, WEIGHT_NORM * STRIP, one)
+    for k in range(count):
+        norms[k] = each(weight_norm, k)
+        norms[k + STRIP] = each(input_norm, k)
+    for operation in range(operations):
+        step = at(steps, 5 * operation, np.int64(0))
+        result, a = at(registers, step[1] * STRIP, one), at(registers, step[2] * STRIP, one)
+        b, c = at(registers, step[3] * STRIP, one), at(registers, step[4] * STRIP, one)
+        _perform(step[0], count, a, b, c, one, result)
 
 
-@compiled_pass
-def _turn(grad: Any, direction: Any, turned: Any) -> None:
-    for k in range(len(grad)):
+@part_of_pass
+def turn(count: int, grad: Any, direction: Any, turned: Any) -> None:
+    """D∘g"""
+    for k in range(count):
         turned[k] = grad[k] * direction[k]
 
 
-@compiled_pass
-def _radial(grad: Any, length: Any, direction: Any, cos: Any, radial: Any) -> None:
-    for k in range(len(grad)):
-        radial[k] = (length[k] - direction[k]) * cos[k] * grad[k]
-
-
-def _dot_product(a: Any, b: Any) -> Any:
-    total = a.dtype.type(0.0)
-    for k in range(len(a)):
-        total += a[k] * b[k]
+@sum_of_pass
+def sums(
+    count: int, grad: Any, length: Any, direction: Any, cos: Any, factor: Any, factors: Any, one: Any, totals: Any
+) -> Any:
+    """The radial half (L − D)·cos θ·g: times `factor` added to the totals; times the factors, their sum."""
+    total = one - one
+    for k in range(count):
+        radial = (length[k] - direction[k]) * cos[k] * grad[k]
+        totals[k] += radial * factor
+        total += radial * factors[k]
     return total
 
 
-_dot = compiled_pass(_dot_product, fastmath={"reassoc", "nsz", "contract"})  # several sums side by side
-
-
-@compiled_pass
-def _add_multiple(total: Any, t: Any, factor: Any) -> None:
-    for k in range(len(total)):
-        total[k] += t[k] * factor
-
-
-@compiled_pass
-def _move(partial: Any, total: Any) -> None:
-    """Adds to the total, and begins anew."""
-    for g in range(len(partial)):
-        for j in range(partial.shape[1]):
-            total[g, j] += partial[g, j]
-            partial[g, j] = 0.0
-
-
-@compiled_pass
-def _fresh_registers(constants: Any, dtype_of: Any) -> Any:
-    """All registers, constants filled in, and one more for the radial half."""
-    registers = np.empty((len(constants) + 1, STRIP), dtype=dtype_of.dtype)
-    for register in range(len(constants)):
-        _fill(registers[register], constants[register])
-    return registers
+@part_of_pass
+def prepare(registers: Any, count: int, constants: int, one: Any) -> None:
+    """Fill the registers with the program's constants; the one behind them will be written to and never read."""
+    values = at(constants, 0, 1.0)
+    for register in range(count):
+        for k in range(STRIP):
+            registers[register * STRIP + k] = one * values[register]
 
 
 @compiled_pass
 def split_rows(
     first: int,
     last: int,
-    share: int,  # which row of by_weight is this thread's
-    output: Any,  # (rows, groups, channels)
-    grad: Any,
-    of_weights: Any,  # (5, groups, channels): `WeightVectors.table`
-    input_inverse: Any,  # (rows, groups)
-    input_norm: Any,
+    share: int,  # which of by_weight and of the memory for work is this thread's
+    groups: int,
+    channels: int,
+    pairs: Any,  # addresses: output, grad, D∘g for ∂/∂w, D∘g for ∂/∂x
+    table: int,
+    input_norms: Any,  # addresses: ‖x‖, 1/‖x‖
+    by_weight: int,  # float64, added to
+    by_input: int,  # float64
+    work: Any,  # addresses: registers, sums for the weight vectors over a few rows
+    plan: Any,  # how many registers and operations there are
+    weight_half: Any,  # registers of L and D, whether to write D∘g, whether to take sums
+    input_half: Any,  # None where it is the same
+    steps: Any,  # address; None without operations
+    constants: int,
     floor: Any,
-    eps: Any,
-    steps: Any,
-    constants: Any,
-    asks_for_sin: bool,
-    asks_for_norms: bool,
-    halves: Any,  # (1 or 2, 4), for ∂/∂w and ∂/∂x: length, direction, whether to write D∘g, whether to take sums
-    weight_turned: Any,  # as output; without elements if it is not to be written
-    input_turned: Any,
-    by_weight: Any,  # (threads, groups, channels)
-    by_input: Any,  # (rows, groups)
+    eps: Any,  # None where nobody asks for the sine
+    one: Any,
 ) -> None:
     """`splitting.split` for rows."""
-    offset, weight_inverse, rounded = of_weights[0], of_weights[1], of_weights[2]
-    weight_norm, weight_length = of_weights[3], of_weights[4]
-    registers = _fresh_registers(constants, output)
-    channels = output.shape[2]
-    of_input = len(halves) - 1
-    partial = np.zeros(output.shape[1:], dtype=output.dtype)
+    vectors = groups * channels
+    registers, partial = at(work[0], share * (plan[0] + 1) * STRIP, one), at(work[1], share * vectors, one)
+    prepare(registers, plan[0], constants, one)
+    cos, inverse = at(registers, COS * STRIP, one), at(registers, INVERSE_SIN * STRIP, one)
+    length, direction = at(registers, weight_half[0] * STRIP, one), at(registers, weight_half[1] * STRIP, one)
+    norm_of, inverse_of, sum_of = at(input_norms[0], 0, one), at(input_norms[1], 0, one), at(by_input, 0, 1.0)
+    totals = at(by_weight, share * vectors, 1.0)
+    for k in range(vectors):
+        partial[k] = one - one
     for n in range(first, last):
-        for g in range(output.shape[1]):
+        for row in range(n * groups, (n + 1) * groups):
+            x_norm, x_inverse, total = norm_of[row], inverse_of[row], 0.0
             for start in range(0, channels, STRIP):
-                stop = min(start + STRIP, channels)
-                size = stop - start
-                strip_grad = grad[n, g, start:stop]
-                cos, inverse, radial = registers[COS, :size], registers[INVERSE_SIN, :size], registers[-1, :size]
-                _angles(
-                    output[n, g, start:stop],
-                    offset[g, start:stop],
-                    weight_inverse[g, start:stop],
-                    input_inverse[n, g],
-                    rounded[g, start:stop],
-                    floor,
-                    cos,
-                    inverse,
+                count, here, vector = (
+                    min(STRIP, channels - start),
+                    row * channels + start,
+                    row % groups * channels + start,
                 )
-                if asks_for_sin:
-                    _sines(cos, eps, registers[SIN, :size])
-                if asks_for_norms:
-                    _fill(registers[WEIGHT_NORM, :size], weight_norm[g, start:stop])
-                    _fill(registers[INPUT_NORM, :size], input_norm[n, g])
+                of_weight = at(table, vector, one)
+                offset, lengths = at(of_weight, OFFSET * vectors, one), at(of_weight, WEIGHT_LENGTH * vectors, one)
+                w_inverse, rounded = at(of_weight, WEIGHT_INVERSE * vectors, one), at(of_weight, ROUNDED * vectors, one)
+                grad = at(pairs[1], here, one)
+                angles(count, at(pairs[0], here, one), offset, w_inverse, x_inverse, rounded, floor, one, cos, inverse)
+                if eps is not None:
+                    sines(count, cos, eps, one, at(registers, SIN * STRIP, one))
                 if steps is not None:
-                    _run(registers, size, steps)
-                for half in range(len(halves)):
-                    length, direction, writes, sums = halves[half]
-                    if sums:
-                        _radial(strip_grad, registers[length, :size], registers[direction, :size], cos, radial)
-                        if half == 0:
-                            _add_multiple(partial[g, start:stop], radial, input_norm[n, g])
-                        if half == of_input:
-                            by_input[n, g] += _dot(radial, weight_length[g, start:stop])
-                    if writes:
-                        turned = weight_turned if half == 0 else input_turned
-                        _turn(strip_grad, registers[direction, :size], turned[n, g, start:stop])
-        if (n - first) % BLOCK == BLOCK - 1 or n == last - 1:
-            _move(partial, by_weight[share])
-
-
-@compiled_pass
-def split_planes(
-    first: int,
-    last: int,
-    share: int,
-    output: Any,  # (batch, groups, channels, positions)
-    grad: Any,
-    of_weights: Any,  # (5, groups, channels): `WeightVectors.table`
-    input_inverse: Any,  # (batch, groups, positions)
-    input_norm: Any,
-    floor: Any,
-    eps: Any,
-    steps: Any,
-    constants: Any,
-    asks_for_sin: bool,
-    asks_for_norms: bool,
-    halves: Any,
-    weight_turned: Any,
-    input_turned: Any,
-    by_weight: Any,  # (threads, groups, channels)
-    by_input: Any,  # (batch, groups, positions)
-) -> None:
-    """`splitting.split` for planes."""
-    offset, weight_inverse, rounded = of_weights[0], of_weights[1], of_weights[2]
-    weight_norm, weight_length = of_weights[3], of_weights[4]
-    registers = _fresh_registers(constants, output)
-    positions = output.shape[3]
-    of_input = len(halves) - 1
-    for n in range(first, last):
-        for g in range(output.shape[1]):
-            for j in range(output.shape[2]):
-                for start in range(0, positions, STRIP):
-                    stop = min(start + STRIP, positions)
-                    size = stop - start
-                    strip_grad = grad[n, g, j, start:stop]
-                    cos, inverse, radial = registers[COS, :size], registers[INVERSE_SIN, :size], registers[-1, :size]
-                    _angles(
-                        output[n, g, j, start:stop],
-                        offset[g, j],
-                        weight_inverse[g, j],
-                        input_inverse[n, g, start:stop],
-                        rounded[g, j],
-                        floor,
-                        cos,
-                        inverse,
+                    run(count, plan[1], steps, at(of_weight, WEIGHT_VALUE * vectors, one), x_norm, registers, one)
+                if weight_half[3]:
+                    sum_of_strip = sums(
+                        count, grad, length, direction, cos, x_norm, lengths, one, at(partial, vector, one)
                     )
-                    if asks_for_sin:
-                        _sines(cos, eps, registers[SIN, :size])
-                    if asks_for_norms:
-                        _fill(registers[WEIGHT_NORM, :size], weight_norm[g, j])
-                        _fill(registers[INPUT_NORM, :size], input_norm[n, g, start:stop])
-                    if steps is not None:
-                        _run(registers, size, steps)
-                    for half in range(len(halves)):
-                        length, direction, writes, sums = halves[half]
-                        if sums:
-                            _radial(strip_grad, registers[length, :size], registers[direction, :size], cos, radial)
-                            if half == 0:
-                                by_weight[share, g, j] += _dot(radial, input_norm[n, g, start:stop])
-                            if half == of_input:
-                                _add_multiple(by_input[n, g, start:stop], radial, weight_length[g, j])
-                        if writes:
-                            turned = weight_turned if half == 0 else input_turned
-                            _turn(strip_grad, registers[direction, :size], turned[n, g, j, start:stop])
+                    if input_half is None:
+                        total += sum_of_strip
+                if input_half is not None:
+                    x_length, x_direction = (
+                        at(registers, input_half[0] * STRIP, one),
+                        at(registers, input_half[1] * STRIP, one),
+                    )
+                    if input_half[3]:
+                        unread = at(registers, plan[0] * STRIP, one)
+                        total += sums(count, grad, x_length, x_direction, cos, x_norm, lengths, one, unread)
+                    if input_half[2]:
+                        turn(count, grad, x_direction, at(pairs[3], here, one))
+                if weight_half[2]:
+                    turn(count, grad, direction, at(pairs[2], here, one))
+            sum_of[row] = total
+        if (n - first) % BLOCK == BLOCK - 1 or n == last - 1:
+            for k in range(vectors):
+                totals[k] += partial[k]
+                partial[k] = one - one
 
 
-def _square_sum(x: Any) -> Any:
-    total = x.dtype.type(0.0)
-    for k in range(len(x)):
+@sum_of_pass
+def square_sum(count: int, x: Any, one: Any) -> Any:
+    """Σ x²"""
+    total = one - one
+    for k in range(count):
         total += x[k] * x[k]
     return total
 
 
-_sum_of_squares = compiled_pass(_square_sum, fastmath={"reassoc", "nsz", "contract"})
+@compiled_pass
+def norms_of_vectors(
+    first: int,
+    last: int,
+    share: int,
+    channels: int,  # of a group
+    pieces: int,  # of which each vector consists, and
+    length: int,  # theirs
+    steps: Any,  # from one group, channel and piece to the next
+    x: int,
+    value: int,
+    inverse: int,
+    total: int,  # float64, for each share: the sum of its norms; or 0
+    one: Any,
+) -> None:
+    """`pairs.Norms.of`, with the squares added up strip by strip into float64."""
+    values, inverses, norms = at(value, 0, one), at(inverse, 0, one), 0.0
+    for vector in range(first, last):
+        square = 0.0
+        for piece in range(pieces):
+            place = vector // channels * steps[0] + vector % channels * steps[1] + piece * steps[2]
+            for start in range(0, length, STRIP):
+                square += square_sum(
+                    STRIP if length - start > STRIP else length - start, at(x, place + start, one), one
+                )
+        norm = np.sqrt(one * square)
+        positive = norm > 0.0 and norm < np.inf
+        values[vector] = norm if positive else one - one
+        inverses[vector] = one / norm if positive else one - one
+        norms += values[vector]
+    if total:
+        at(total, share, 1.0)[0] = norms
 
 
 @compiled_pass
-def _add_squares(total: Any, x: Any) -> None:
-    for k in range(len(total)):
-        total[k] += x[k] * x[k]
+def tabulate(
+    groups: int,
+    channels: int,
+    relative: bool,  # whether lengths are to be shares of the group's longest
+    tiny: Any,
+    offset: int,  # address of the bias, or 0
+    offset_step: int,
+    table: int,
+    longest: int,
+    by_weight: int,
+    total_norm: int,  # of the data vectors, for each share, and
+    shares: int,
+    data_vectors: int,  # how many there are
+    one: Any,
+) -> bool:
+    """What follows from the norms in the table; whether the bias has drowned p. Sums for weight vectors start at zero.
+
+    It has where it is so large that output − bias has lost p, and p is worth computing again (`autograd._drowns`).
+    """
+    vectors = groups * channels
+    values, inverses = at(table, WEIGHT_VALUE * vectors, one), at(table, WEIGHT_INVERSE * vectors, one)
+    offsets, rounded = at(table, OFFSET * vectors, one), at(table, ROUNDED * vectors, one)
+    lengths, longest_of = at(table, WEIGHT_LENGTH * vectors, one), at(longest, 0, one)
+    all_offsets = all_norms = all_data = 0.0
+    for g in range(groups):
+        most = tiny
+        for k in range(g * channels, (g + 1) * channels):
+            most = values[k] if values[k] > most else most
+        longest_of[g] = most
+        for k in range(g * channels, (g + 1) * channels):
+            offsets[k] = at(offset, k * offset_step, one)[0] if offset else one - one
+            rounded[k] = (abs(offsets[k]) + tiny) * inverses[k]
+            lengths[k] = values[k] / most if relative else values[k]
+            all_offsets += abs(offsets[k])
+            all_norms += values[k]
+    for k in range(shares * vectors):
+        at(by_weight, k, 1.0)[0] = 0.0
+    if offset == 0:
+        return False
+    for share in range(shares):
+        all_data += at(total_norm, share, 1.0)[0]
+    return all_offsets * data_vectors > 2.0 * all_norms * all_data
 
 
 @compiled_pass
-def squares_rows(first: int, last: int, share: int, x: Any, squares: Any) -> None:
-    """Σ_c x[n, c]² into squares[n]."""
-    columns = x.shape[1]
-    for n in range(first, last):
-        total = 0.0
-        for start in range(0, columns, STRIP):
-            total += _sum_of_squares(x[n, start : min(start + STRIP, columns)])
-        squares[n] = total
-
-
-@compiled_pass
-def squares_planes(first: int, last: int, share: int, x: Any, squares: Any) -> None:
-    """Σ_c x[n, c, s]² into squares[n, s], which start at zero."""
-    for n in range(first, last):
-        for c in range(x.shape[1]):
-            _add_squares(squares[n], x[n, c])
-
-
-@compiled_pass
-def _norms(square: Any, value: Any, inverse: Any) -> None:
-    zero, one = square.dtype.type(0.0), square.dtype.type(1.0)
-    for k in range(len(square)):
-        positive = square[k] > zero and square[k] < np.inf
-        root = np.sqrt(square[k] if positive else one)
-        value[k] = root if positive else zero
-        inverse[k] = one / root if positive else zero
-
-
-@compiled_pass
-def norms(first: int, last: int, share: int, square: Any, results: Any) -> None:
-    """`pairs.Norms.of` into results[0] and results[1]."""
-    _norms(square[first:last], results[0, first:last], results[1, first:last])
-
-
-@compiled_pass
-def _add_products(total: Any, x: Any, first: Any, second: Any) -> None:
-    for k in range(len(total)):
-        total[k] += x[k] * _at(first, k) * second
-
-
-@compiled_pass
-def add_rows(first: int, last: int, share: int, total: Any, x: Any, a: Any, b: Any) -> None:
-    """total[n, i] += x[n, i]·a[n]·b[n]."""
-    for n in range(first, last):
-        _add_products(total[n], x[n], a[n], b[n])
-
-
-@compiled_pass
-def add_planes(first: int, last: int, share: int, total: Any, x: Any, a: Any, b: Any) -> None:
-    """total[n, g, c, s] += x[n, g, c, s]·a[n, g, s]·b[g]."""
-    for n in range(first, last):
-        for g in range(total.shape[1]):
-            for c in range(total.shape[2]):
-                _add_products(total[n, g, c], x[n, g, c], a[n, g], b[g])
+def add_along(
+    first: int,
+    last: int,
+    share: int,
+    channels: int,  # how the vectors lie: as for `norms_of_vectors`
+    pieces: int,
+    length: int,
+    steps: Any,
+    x: int,
+    inverse: int,
+    sum: int,  # float64
+    shares: int,  # among which the sums were added up, and
+    stride: int,  # from those of one share to those of the next
+    total: int,
+    one: Any,
+) -> None:
+    """total += sum·x/‖x‖, for each of the vectors x."""
+    inverses, sums = at(inverse, 0, one), at(sum, 0, 1.0)
+    for vector in range(first, last):
+        factor = 0.0
+        for thread in range(shares):
+            factor += sums[thread * stride + vector]
+        multiple = inverses[vector] * (one * factor)
+        for piece in range(pieces):
+            place = vector // channels * steps[0] + vector % channels * steps[1] + piece * steps[2]
+            from_here, to_there = at(x, place, one), at(total, place, one)
+            for k in range(length):
+                to_there[k] += from_here[k] * multiple
