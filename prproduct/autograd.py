@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, overload
 
 import torch
 from torch import Tensor
@@ -33,7 +33,7 @@ from prproduct.kernels.convolution_rule import ConvolutionRule
 from prproduct.kernels.linear_rule import LinearRule
 from prproduct.kernels.pairs import Norms, Pairs, WeightVectors, forward_factor, measure, overflow_scale, working_dtype
 from prproduct.kernels.programs import program_of
-from prproduct.kernels.rules import Gradients
+from prproduct.kernels.rules import Gradients, Rule
 from prproduct.kernels.splitting import Half, split
 from prproduct.products import P, Product, resolve
 
@@ -143,14 +143,25 @@ class EagerProductFn(TransformedProductFn):
     """
 
     @staticmethod
-    def forward(ctx: Any, *arguments: Any) -> Tensor:  # type: ignore[override]
+    def forward(ctx: Any, *arguments: Any) -> Tensor:
         output = ProductFn.forward(*arguments)
         ProductFn.setup_context(ctx, arguments, output)
         return output
 
-    setup_context = torch.autograd.Function.setup_context  # type: ignore[assignment]
+    setup_context = torch.autograd.Function.setup_context
 
 
+@overload
+def gradient_rule(
+    contraction: Linear,
+    product: Product,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    output: Tensor | None,
+    grad: Tensor,
+) -> GradientRule | LinearRule: ...
+@overload
 def gradient_rule(
     contraction: Contraction,
     product: Product,
@@ -159,7 +170,16 @@ def gradient_rule(
     bias: Tensor | None,
     output: Tensor | None,
     grad: Tensor,
-) -> GradientRule | LinearRule | ConvolutionRule:
+) -> Rule: ...
+def gradient_rule(
+    contraction: Contraction,
+    product: Product,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    output: Tensor | None,
+    grad: Tensor,
+) -> Rule:
     """What maps a gradient of the output to dX and dW, where input and weight are.
 
     p is read off the output, or computed again if there is none. `grad` says of what shape and type gradients will be.

@@ -115,7 +115,7 @@ def borrow(like: Tensor, count: int) -> Tensor:
     The system hands out large memory anew each time and clears it page by page: 8 MB take 2 ms, as long as a pass over
     them. So each thread keeps the largest pieces that it had for the next backward.
     """
-    pieces = vars(_spare).get(like.dtype, ())
+    pieces = vars(_spare).get(str(like.dtype), [])
     for place, piece in enumerate(pieces):
         if len(piece) >= count:
             return pieces.pop(place)
@@ -126,7 +126,7 @@ def give_back(*pieces: Tensor) -> None:
     """Whoever borrowed them needs them no more."""
     for piece in pieces:
         if len(piece) * piece.element_size() >= _LARGE:
-            kept = vars(_spare).setdefault(piece.dtype, [])
+            kept = vars(_spare).setdefault(str(piece.dtype), [])
             kept.append(piece)
             kept.sort(key=len)
             del kept[:-_KEPT]

@@ -35,6 +35,42 @@ from prproduct.kernels.programs import COS, INVERSE_SIN, SIN
 AXES = 3
 
 
+# Loops that LLVM vectorizes only in functions of their own.
+@part_of_pass
+def _add(count: int, x: Any, total: Any) -> None:
+    for k in range(count):
+        total[k] += x[k]
+
+
+@part_of_pass
+def _add_squares(count: int, x: Any, total: Any) -> None:
+    for k in range(count):
+        total[k] += x[k] * x[k]
+
+
+@part_of_pass
+def _norms(count: int, square: Any, one: Any, value: Any, inverse: Any) -> None:
+    """`pairs.Norms.of`."""
+    zero = one - one
+    for k in range(count):
+        root = np.sqrt(square[k])
+        positive = root > zero and root < np.inf
+        value[k] = root if positive else zero
+        inverse[k] = one / root if positive else zero
+
+
+@part_of_pass
+def _add_neighbours(rows: int, width: int, source: Any, one: Any, target: Any) -> None:
+    """The sums of three neighbours in every row: along the last axis, windows of three with one place of padding."""
+    for row in range(rows):
+        t, total = at(source, row * width, one), at(target, row * width, one)
+        for k in range(1, width - 1):
+            total[k] = t[k - 1] + t[k] + t[k + 1]
+        last = width - 1
+        total[last] = t[last] + t[last - 1]
+        total[0] = t[0] + t[1]
+
+
 @part_of_pass
 def _over_windows(gather: bool, groups: int, shape: Any, source: Any, spare: Any, one: Any) -> Any:
     """`windows.gather` or `windows.scatter`, to and fro between two pieces of memory; the one with the result."""
@@ -49,6 +85,10 @@ def _over_windows(gather: bool, groups: int, shape: Any, source: Any, spare: Any
                 outer *= counts[other] if gather else sizes[other]
             elif other > axis:
                 inner *= sizes[other] if gather else counts[other]
+        if inner == 1 and kernel == 3 and stride == 1 and padding == 1 and dilations[axis] == 1 and size > 1:
+            _add_neighbours(outer, size, source, one, spare)  # its own transpose
+            source, spare = spare, source
+            continue
         for k in range(outer * inner * (count if gather else size)):
             spare[k] = one - one
         for block in range(outer):
@@ -64,16 +104,12 @@ def _over_windows(gather: bool, groups: int, shape: Any, source: Any, spare: Any
                     window = (block * count + o) * inner
                     place = (block * size + o * stride + shift) * inner
                     if gather and step == 1:
-                        there, here = at(source, place, one), at(spare, window, one)
-                        for i in range(length):
-                            here[i] += there[i]
+                        _add(length, at(source, place, one), at(spare, window, one))
                     elif gather:
                         for i in range(length):
                             spare[window + i] += source[place + i * step]
                     elif step == 1:
-                        there, here = at(source, window, one), at(spare, place, one)
-                        for i in range(length):
-                            here[i] += there[i]
+                        _add(length, at(source, window, one), at(spare, place, one))
                     else:
                         for i in range(length):
                             spare[place + i * step] += source[window + i]
@@ -128,15 +164,10 @@ def split_planes(
         for k in range(places):
             source[k] = one - one
         for c in range(in_channels):
-            plane = at(x, (unit * in_channels + c) * places, one)
-            for k in range(places):
-                source[k] += plane[k] * plane[k]
+            _add_squares(places, at(x, (unit * in_channels + c) * places, one), source)
         squares = _over_windows(not transposed, together, shape, source, spare, one)
+        _norms(windows, squares, one, norm, reciprocal)
         for k in range(windows):
-            root = np.sqrt(squares[k])
-            positive = root > 0.0 and root < np.inf
-            norm[k] = root if positive else one - one
-            reciprocal[k] = one / root if positive else one - one
             by_input[k] = one - one
         for j in range(channels):
             vector = unit % groups * channels + j
@@ -222,9 +253,7 @@ def window_norms(
                 row = at(x, ((n * places + s) * groups + g) * channels, one)
                 target[s] = one - one if planes else square_sum(channels, row, one)
             for c in range(channels if planes else 0):
-                plane = at(x, ((n * groups + g) * channels + c) * places, one)
-                for s in range(places):
-                    target[s] += plane[s] * plane[s]
+                _add_squares(places, at(x, ((n * groups + g) * channels + c) * places, one), target)
         squares = _over_windows(not transposed, groups, shape, source, spare, one)
         for g in range(groups):
             for s in range(windows):

@@ -110,9 +110,9 @@ class ConvolutionRule(CompiledRule):
         norms = (self.table, (self.norm, self.inverse), self.by_weight, self.doubles, (self.registers, self.partial))
         rows = len(self.x) * self.windows
         share_out(passes().split_rows, self.threads, 0, rows, self.groups, channels, pairs, *norms, *self.rule)
-        what = (transposed, self.groups, self.shape, self.doubles, self.inverse, self.work, self.window_memory)
+        sums = (self.doubles, self.inverse, self.work, self.window_memory, self.coefficients, self.one)
         back = convolution_passes().window_sums_back
-        share_out(back, self.threads, 0, self.units, *what, self.coefficients, self.one)
+        share_out(back, self.threads, 0, self.units, transposed, self.groups, self.shape, *sums)
 
     def _with_weight(self, total: Tensor) -> Tensor:
         if total.stride() != self.weight_memory.stride():

@@ -87,10 +87,8 @@ class LinearSteps:
 
     def weight_gradient(self) -> Tensor:
         rule, half = self.rule, self.rule.program.weight
-        if half.turn == 0.0:
-            result = torch.zeros_like(rule.weight_memory)
-        else:
-            result = self.for_weight.t().mm(rule.x)  # (out, rows) @ (rows, in)
+        # (out, rows) @ (rows, in)
+        result = torch.zeros_like(rule.weight_memory) if half.turn == 0.0 else self.for_weight.t().mm(rule.x)
         if half.has_sums:
             rule.add_along_weight(result)
         rule.finish()

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from prproduct.kernels.passes import compiled_pass
+from prproduct.kernels.pointers import compiled_pass
 
 F = np.float32
 LOG2_E = F(1.4426950408889634)

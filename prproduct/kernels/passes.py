@@ -277,6 +277,7 @@ def tabulate(
     channels: int,
     relative: bool,  # whether lengths are to be shares of the group's longest
     tiny: Any,
+    negligible: Any,
     offset: int,  # address of the bias, or 0
     offset_step: int,
     table: int,
@@ -303,7 +304,8 @@ def tabulate(
         longest_of[g] = most
         for k in range(g * channels, (g + 1) * channels):
             offsets[k] = at(offset, k * offset_step, one)[0] if offset else one - one
-            rounded[k] = (abs(offsets[k]) + tiny) * inverses[k]
+            excess = (abs(offsets[k]) + tiny) * inverses[k]
+            rounded[k] = excess if excess > negligible else one - one
             lengths[k] = values[k] / most if relative else values[k]
             all_offsets += abs(offsets[k])
             all_norms += values[k]

@@ -25,25 +25,18 @@ def compiled_pass(function: Callable[..., Any], **options: Any) -> Callable[...,
         return numba.njit(function, **settings)
 
 
-def part_of_pass(function: Callable[..., Any]) -> Callable[..., Any]:
-    """For use by compiled passes alone, which need no wrapper for Python."""
-    return numba.njit(function, nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+def part_of_pass(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    """For use by compiled passes alone, which need no wrapper for Python and are kept on disk with all their parts."""
+    alone: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, **options}
+    return numba.njit(function, nogil=True, error_model="numpy", **alone)
 
 
 def sum_of_pass(function: Callable[..., Any]) -> Callable[..., Any]:
     """`part_of_pass` for loops that add up, in any order."""
-    return numba.njit(
-        function,
-        nogil=True,
-        error_model="numpy",
-        fastmath=_ROUNDED_ALIKE,
-        no_cpython_wrapper=True,
-        no_cfunc_wrapper=True,
-    )
+    return part_of_pass(function, fastmath=_ROUNDED_ALIKE)
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def at(typing_context: Any, memory: Any, place: Any, one: Any) -> Any:
+def _at(typing_context: Any, memory: Any, place: Any, one: Any) -> Any:
     """A pointer to the place-th of the numbers behind an address or a pointer; they are of one's type."""
     pointer = types.CPointer(one)
     given = memory if isinstance(memory, types.CPointer) else types.int64
@@ -55,6 +48,9 @@ def at(typing_context: Any, memory: Any, place: Any, one: Any) -> Any:
         return builder.gep(start, [offset])
 
     return pointer(given, types.int64, one), generate
+
+
+at: Any = intrinsic(_at)
 
 
 def each(value: Any, k: int) -> Any:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from prproduct.kernels.compiled import borrow, give_back, one_of, passes, share_out, threads_for
-from prproduct.kernels.pairs import floor_of_sin_square
+from prproduct.kernels.pairs import floor_of_sin_square, negligible_excess
 from prproduct.kernels.programs import Program
 
 Gradients = tuple[Tensor | None, Tensor | None]
@@ -68,11 +68,11 @@ class CompiledRule:
         doubles: int,
         *numbers: int,
     ) -> None:
-        """`weight` is dense; `doubles` and `numbers` say how much memory is needed beyond that for the weight vectors."""
+        """`weight` is dense; `doubles` and `numbers` say how much memory is needed beside that for weight vectors."""
         self.program, self.weight_memory, self.vectors, self.groups = program, weight, vectors, groups
         self.convolution, self.threads = convolution, threads
         self.one, self.size, self.count = one_of(weight), weight.element_size(), groups * vectors.channels
-        self.tiny, floor, eps = _limits(weight.dtype, convolution)
+        self.smallest, floor, eps = _limits(weight.dtype, convolution)
         self.rule = (*program.for_passes, floor, eps if program.asks_for_sin else None, self.one)
         registers = threads * (len(program.constants) + 1) * passes().STRIP
         counts = (passes().FIELDS * self.count, groups, registers, *numbers)
@@ -103,7 +103,7 @@ class CompiledRule:
         """Fill in what is known of the weight vectors; whether the bias has drowned p in the output."""
         bias = None if bias is None else bias.contiguous()
         address, step = (0, 0) if bias is None else (bias.data_ptr(), int(bias.numel() > 1))
-        vectors = (self.groups, self.vectors.channels, self.convolution, self.tiny)
+        vectors = (self.groups, self.vectors.channels, self.convolution, *self.smallest)
         memory = (self.table, self.longest, self.by_weight, self.total_norm, self.threads)
         return passes().tabulate(*vectors, address, step, *memory, data_vectors, self.one)
 
@@ -133,8 +133,8 @@ class CompiledRule:
 
 
 @functools.cache
-def _limits(dtype: torch.dtype, convolution: bool) -> tuple[Any, Any, Any]:
-    """The smallest normal number, the floor of sin² θ, and eps."""
-    info = torch.finfo(dtype)
-    one = one_of(torch.empty(0, dtype=dtype))
-    return one * info.smallest_normal, one * floor_of_sin_square(dtype, "cpu", convolution), one * info.eps
+def _limits(dtype: torch.dtype, convolution: bool) -> tuple[tuple[Any, Any], Any, Any]:
+    """The smallest normal number and what is negligible beside it, the floor of sin² θ, and eps."""
+    info, one = torch.finfo(dtype), one_of(torch.empty(0, dtype=dtype))
+    smallest = one * info.smallest_normal, one * negligible_excess(dtype)
+    return smallest, one * floor_of_sin_square(dtype, "cpu", convolution), one * info.eps
