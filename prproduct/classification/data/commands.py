@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from prproduct.classification.data import locate
 from prproduct.classification.data.dataset import load, missing
 from prproduct.classification.data.fetch import fetch as fetch_source
+from prproduct.classification.data.progress import download_bars
 from prproduct.classification.data.sources import SOURCES, Source, source
 from prproduct.classification.data.statistics import channel_statistics
 from prproduct.lab.errors import InputError
@@ -41,12 +42,11 @@ def fetch(name: Name, data_dir: DataDir = None) -> None:
     """Find a data set, or else fetch it from where its authors put it, into --data-dir or the cache; then verify it."""
     wanted = source(name)
     if wanted.layouts and locate.find(wanted, data_dir) is None:
-        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-        with Progress(*columns, console=Console(stderr=True)) as progress:
-            try:
-                fetch_source(wanted, data_dir or locate.cache(), _Bars(progress))
-            except InputError as error:
-                raise InputError(f"{missing(wanted, data_dir)}; {error}") from None
+        try:
+            with download_bars() as report:
+                fetch_source(wanted, data_dir or locate.cache(), report)
+        except InputError as error:
+            raise InputError(f"{missing(wanted, data_dir)}; {error}") from None
     verify(name, data_dir)
 
 
@@ -80,18 +80,4 @@ def _print(table: Table) -> None:
     """In one line a row where the output is no terminal: paths and fingerprints are for copying."""
     for column in table.columns:
         column.overflow = "fold"
-    console = Console()
-    console.print(table, width=None if console.is_terminal else 500, soft_wrap=not console.is_terminal)
-
-
-class _Bars:
-    """A progress bar for each file."""
-
-    def __init__(self, progress: Progress) -> None:
-        self.progress = progress
-        self.tasks: dict[str, TaskID] = {}
-
-    def __call__(self, name: str, done: int, total: int | None) -> None:
-        if name not in self.tasks:
-            self.tasks[name] = self.progress.add_task(name)
-        self.progress.update(self.tasks[name], completed=done, total=total)
+    Console(width=None if sys.stdout.isatty() else 500).print(table)

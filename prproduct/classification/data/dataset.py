@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -24,10 +24,10 @@ class Dataset:
     """Images (images, channels, rows, columns) of uint8, labels of int64, and how to normalise."""
 
     name: str
-    train_images: Tensor
-    train_labels: Tensor
-    test_images: Tensor
-    test_labels: Tensor
+    train_images: Tensor = field(repr=False)
+    train_labels: Tensor = field(repr=False)
+    test_images: Tensor = field(repr=False)
+    test_labels: Tensor = field(repr=False)
     classes: int
     mean: tuple[float, ...]  # of each channel, where the pixel value `levels` is 1
     std: tuple[float, ...]

@@ -22,6 +22,7 @@ ATTEMPTS = 4
 TIMEOUT = 30.0  # seconds without a byte
 BLOCK = 1 << 18
 Report = Callable[[str, int, int | None], None]  # file name, bytes so far, bytes in all if the server says
+_BUSY = (429, 500, 502, 503, 504)
 _CUT = (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError, ssl.SSLError)
 
 
@@ -36,7 +37,7 @@ def fetch(source: Source, root: Path, report: Report = silent) -> None:
 
 
 def fetch_file(download: Download, target: Path, report: Report = silent) -> None:
-    """Download one file. It has its name only when it is whole; until then it is NAME.part, which later calls continue."""
+    """Download one file. It gets its name when it is whole; until then it is NAME.part, which later calls continue."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(target.with_name(f".{target.name}.lock")):  # of several runs that start together, one fetches
@@ -54,12 +55,16 @@ def _fetch_whole(download: Download, target: Path, report: Report) -> None:
         continued = part.exists() and part.stat().st_size > 0
         try:
             _append(download.url, part, lambda done, total: report(target.name, done, total))
-        except _CUT as error:
-            refused = isinstance(error, urllib.error.HTTPError) and error.code not in (416, 429, 500, 502, 503, 504)
-            if refused or attempt == ATTEMPTS:
+        except urllib.error.HTTPError as error:
+            error.close()
+            if error.code in _BUSY and attempt < ATTEMPTS:
+                continue
+            if error.code != 416:  # there is nothing behind the part: it may be the whole
                 raise
-            if not (isinstance(error, urllib.error.HTTPError) and error.code == 416):
-                continue  # 416: there is nothing behind the part, so it may be the whole
+        except _CUT:
+            if attempt < ATTEMPTS:
+                continue
+            raise
         md5 = _md5(part)
         if md5 == download.md5:
             part.replace(target)
@@ -67,7 +72,7 @@ def _fetch_whole(download: Download, target: Path, report: Report) -> None:
         part.unlink()
         if not continued:  # a part may have been of something else; the whole is what the server has
             raise InputError(f"{download.url} gave a file with md5 {md5}, not {download.md5}; removed")
-    raise InputError(f"{download.url}: cut off {ATTEMPTS} times; try again, it goes on from there")
+    raise InputError(f"{download.url} gave other files than the one with md5 {download.md5}; try again")
 
 
 def _append(url: str, part: Path, report: Callable[[int, int | None], None]) -> None:

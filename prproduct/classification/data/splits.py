@@ -54,8 +54,8 @@ def split(dataset: Dataset, protocol: str = "validation", *, share: float = 0.1,
 
 def _held_per_class(counts: np.ndarray, share: float) -> np.ndarray:
     """The share of each count in whole images, which add up to the share of all; largest remainders get the rest."""
-    total = round(share * counts.sum())
-    if not 0 < share < 1 or total == 0 or total == counts.sum():
+    total = round(share * counts.sum()) if 0 < share < 1 else 0
+    if total in (0, counts.sum()):
         raise InputError(
             f"a validation share of {share} of {counts.sum():,} images leaves none to hold out or to train on"
         )

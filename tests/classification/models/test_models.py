@@ -1,6 +1,8 @@
 """The networks are those of the papers: parameters, shapes, depth, initialisation; and all of their layers convert."""
 
 import math
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -48,6 +50,15 @@ def test_parameter_counts_are_those_of_the_papers(name, cifar10, cifar100):
     with torch.device("meta"):
         assert weights(models.build(name, 3, 10)) == cifar10
         assert weights(models.build(name, 3, 100)) == cifar100
+
+
+def test_the_table_of_the_documentation_counts_right():
+    page = (Path(__file__).parents[3] / "docs" / "classification.md").read_text()
+    rows = re.findall(r"^\| `([a-z0-9-]+)` \| ([\d,]+) \| ([\d,]+) \|", page, flags=re.MULTILINE)
+    assert len(rows) == 7
+    for name, *said in rows:
+        with torch.device("meta"):
+            assert [f"{weights(models.build(name, 3, classes)):,}" for classes in (10, 100)] == said
 
 
 def test_the_resnet_of_the_paper_without_projections_has_the_count_of_he_et_al():
