@@ -73,8 +73,9 @@ def load(
             raise InputError(
                 f"{name}: its {part} images have shape {images.shape}, labels to {labels.max()}; not its own"
             )
-    # Copies: what was read may be a view of a file's bytes, which torch must not write to.
-    train_images, train_labels, test_images, test_labels = (torch.from_numpy(a.copy()) for a in (*train, *test))
+    # Copied only where an array is a view of a file's bytes, which torch must not write to.
+    arrays = (np.require(array, requirements=["C", "W"]) for array in (*train, *test))
+    train_images, train_labels, test_images, test_labels = map(torch.from_numpy, arrays)
     found = fingerprint(name, train_images, train_labels, test_images, test_labels)
     if wanted.fingerprint and found != wanted.fingerprint:
         raise InputError(f"{name}: its images or labels are not the official ones: sha256 {found}")
