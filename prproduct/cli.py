@@ -23,8 +23,13 @@ class Command(NamedTuple):
     extra: str  # what of prproduct's optional dependencies it needs
 
 
-COMMANDS: list[Command] = []
-GROUPS: dict[str, str] = {}  # groups of commands, and what they are for
+_DATA = "prproduct.classification.data.commands"
+COMMANDS: list[Command] = [
+    Command("data list", f"{_DATA}:list_", "the data sets, and where each was found", "lab"),
+    Command("data fetch", f"{_DATA}:fetch", "find a data set or fetch it, and verify it", "lab"),
+    Command("data verify", f"{_DATA}:verify", "compare a data set with its official checksums", "lab"),
+]
+GROUPS: dict[str, str] = {"data": "Find, fetch and verify data sets."}  # groups of commands, and what they are for
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

@@ -1,0 +1,1 @@
+"""Image classification: models, data and recipes of the paper's experiments."""

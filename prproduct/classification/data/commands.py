@@ -1,0 +1,83 @@
+"""`prproduct data list|fetch|verify`."""
+
+from __future__ import annotations
+
+import math
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from prproduct.classification.data import locate
+from prproduct.classification.data.dataset import load, missing
+from prproduct.classification.data.fetch import fetch as fetch_source
+from prproduct.classification.data.progress import download_bars
+from prproduct.classification.data.sources import SOURCES, Source, source
+from prproduct.classification.data.statistics import channel_statistics
+from prproduct.lab.errors import InputError
+
+Name = Annotated[str, typer.Argument(help=f"one of {', '.join(SOURCES)}")]
+DataDir = Annotated[Path | None, typer.Option("--data-dir", help="the folder that holds data sets", show_default=False)]
+
+
+def list_(data_dir: DataDir = None) -> None:
+    """The data sets, and where each was found."""
+    table = Table("data set", "images", "classes", "train", "test", "where", box=None)
+    for known in SOURCES.values():
+        channels, rows, columns = known.shape
+        numbers = (
+            f"{channels}×{rows}×{columns}",
+            f"{known.classes}",
+            f"{known.train_count:,}",
+            f"{known.test_count:,}",
+        )
+        table.add_row(known.name, *numbers, _where(known, data_dir))
+    _print(table)
+
+
+def fetch(name: Name, data_dir: DataDir = None) -> None:
+    """Find a data set, or else fetch it from where its authors put it, into --data-dir or the cache; then verify it."""
+    wanted = source(name)
+    if wanted.layouts and locate.find(wanted, data_dir) is None:
+        try:
+            with download_bars() as report:
+                fetch_source(wanted, data_dir or locate.cache(), report)
+        except InputError as error:
+            raise InputError(f"{missing(wanted, data_dir)}; {error}") from None
+    verify(name, data_dir)
+
+
+def verify(name: Name, data_dir: DataDir = None) -> None:
+    """Read all files of a data set and compare them with the official checksums, and its mean and deviation."""
+    wanted = source(name)
+    dataset = load(name, data_dir, download=False)
+    mean, std = channel_statistics(dataset.train_images, dataset.levels)
+    for said, true in zip((*wanted.mean, *wanted.std), (*mean, *std), strict=True):
+        if not math.isclose(said, true, abs_tol=1e-7):
+            raise InputError(f"{name}: its mean {mean} and deviation {std} are not {wanted.mean} and {wanted.std}")
+    table = Table("data set", name, box=None)
+    table.add_row("where", _where(wanted, data_dir))
+    table.add_row("training images", f"{tuple(dataset.train_images.shape)}, verified")
+    table.add_row("test images", f"{tuple(dataset.test_images.shape)}, verified")
+    table.add_row("classes", str(dataset.classes))
+    table.add_row("mean", ", ".join(f"{value:.4f}" for value in mean))
+    table.add_row("deviation", ", ".join(f"{value:.4f}" for value in std))
+    table.add_row("fingerprint", dataset.fingerprint)
+    _print(table)
+
+
+def _where(wanted: Source, data_dir: Path | None) -> str:
+    if not wanted.layouts:
+        return "in scikit-learn"
+    found = locate.find(wanted, data_dir)
+    return str(found.place) if found else f"not here: prproduct data fetch {wanted.name}"
+
+
+def _print(table: Table) -> None:
+    """In one line a row where the output is no terminal: paths and fingerprints are for copying."""
+    for column in table.columns:
+        column.overflow = "fold"
+    Console(width=None if sys.stdout.isatty() else 500).print(table)

@@ -1,0 +1,27 @@
+"""Random numbers that depend on a key alone: not on what was drawn before, the process, or a library's version."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+_GOLDEN = 0x9E3779B97F4A7C15
+_WORD = (1 << 64) - 1
+
+
+def keyed_bits(indices: NDArray[np.integer], *key: int) -> NDArray[np.uint64]:
+    """64 random bits for each index under a key of integers: SplitMix64, begun at a hash of the key.
+
+    >>> keyed_bits(np.arange(2), 7, 0)
+    array([11241344834629033336,  7548029490970160968], dtype=uint64)
+    """
+    state = 0
+    for part in key:
+        state = int(_mix(np.array([(state + _GOLDEN + part) & _WORD], np.uint64))[0])
+    return _mix(np.uint64(state) + (indices.astype(np.uint64) + np.uint64(1)) * np.uint64(_GOLDEN))
+
+
+def _mix(z: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))

@@ -1,0 +1,100 @@
+"""Where a data set's files are, and their contents, once they are known to be the official ones."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import os
+import tarfile
+import zlib
+from pathlib import Path
+from typing import NamedTuple
+
+from prproduct.classification.data.sources import File, Layout, Source
+from prproduct.lab.errors import InputError
+
+SYSTEM = Path("/usr/share/datasets")  # of Debian's package dataset-fashion-mnist
+_UNREADABLE = (OSError, EOFError, zlib.error, tarfile.TarError)  # what truncated and corrupt archives raise
+
+
+class Found(NamedTuple):
+    """A layout, and the folder or the archive that holds it."""
+
+    layout: Layout
+    place: Path
+
+
+def cache() -> Path:
+    """The folder that downloads go to: prproduct in $XDG_CACHE_HOME, or else in ~/.cache."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "prproduct"
+
+
+def roots(data_dir: str | Path | None = None) -> list[Path]:
+    """The folders that are searched, in this order: the one given, $PRPRODUCT_DATA, the system's, the cache."""
+    given = [Path(folder) for folder in (data_dir, os.environ.get("PRPRODUCT_DATA")) if folder]
+    for folder in given:
+        if not folder.is_dir():
+            raise InputError(f"{folder}: no such folder; give one that holds data sets (--data-dir or PRPRODUCT_DATA)")
+    return [*given, SYSTEM, cache()]
+
+
+def find(source: Source, data_dir: str | Path | None = None) -> Found | None:
+    """The first place that holds any file of the data set, in any of its layouts; nothing is read yet."""
+    for root in roots(data_dir):
+        for layout in source.layouts:
+            itself = [root] if root.name in layout.folders else []
+            for folder in [*itself, *(root / name for name in layout.folders)]:
+                if any(_stored(folder, file.name) for file in (*layout.train, *layout.test)):
+                    return Found(layout, folder)
+        for layout in source.layouts:
+            if layout.archive and (root / layout.archive).is_file():
+                return Found(layout, root / layout.archive)
+    return None
+
+
+def read(found: Found, files: tuple[File, ...]) -> dict[str, bytes]:
+    """The contents of these files by their paths; InputError for one that is missing, broken or another."""
+    contents = _from_archive(found, files) if found.place.is_file() else _from_folder(found.place, files)
+    for file, (path, content) in zip(files, contents.items(), strict=True):
+        md5 = hashlib.md5(content, usedforsecurity=False).hexdigest()
+        if md5 != file.md5:
+            raise InputError(
+                f"{path}: truncated, corrupt or another file: {len(content):,} bytes with md5 {md5}, "
+                f"the official one has {file.md5}; replace or remove it"
+            )
+    return contents
+
+
+def _stored(folder: Path, name: str) -> Path | None:
+    """The file as it is stored, packed or not."""
+    return next((path for path in (folder / f"{name}.gz", folder / name) if path.is_file()), None)
+
+
+def _from_folder(folder: Path, files: tuple[File, ...]) -> dict[str, bytes]:
+    contents = {}
+    for file in files:
+        path = _stored(folder, file.name)
+        if path is None:
+            raise InputError(f"{folder / file.name}: missing, though others of its files are there; put it there")
+        try:
+            contents[str(path)] = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        except _UNREADABLE as error:
+            raise InputError(f"{path}: cannot be read, it is truncated or corrupt ({error})") from None
+    return contents
+
+
+def _from_archive(found: Found, files: tuple[File, ...]) -> dict[str, bytes]:
+    """Straight from the archive: nothing is unpacked on disk, so nothing can be left there half unpacked."""
+    names = [f"{found.layout.folders[0]}/{file.name}" for file in files]
+    contents: dict[str, bytes] = {}
+    try:
+        with tarfile.open(found.place, "r:gz") as archive:
+            for member in archive:
+                stored = archive.extractfile(member) if member.name in names and member.isfile() else None
+                if stored:
+                    contents[member.name] = stored.read()
+    except _UNREADABLE as error:
+        raise InputError(f"{found.place}: cannot be read, it is truncated or corrupt ({error})") from None
+    if missing := [name for name in names if name not in contents]:
+        raise InputError(f"{found.place}: holds no {missing[0]}; it is not the official archive")
+    return {f"{found.place}/{name}": contents[name] for name in names}

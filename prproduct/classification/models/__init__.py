@@ -1,0 +1,122 @@
+"""The networks of the paper, by name, written once with torch's layers; their PR version is `pr.convert(model)`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+from torch import nn
+
+from prproduct.classification.models import densenet, mlp, preresnet, resnet, wideresnet
+from prproduct.lab.errors import InputError
+
+__all__ = ["FAMILIES", "build", "family", "names"]
+
+
+class Image(NamedTuple):
+    """What a network is built for."""
+
+    channels: int
+    size: int
+    classes: int
+
+
+class Family(NamedTuple):
+    """Networks that share a name and differ in its numbers."""
+
+    name: str
+    form: str  # of their names, with what the numbers must be
+    pattern: str
+    build: Callable[[re.Match[str], Image], nn.Module]
+
+
+def _mlp(found: re.Match[str], image: Image) -> nn.Module:
+    layers, width = int(found["layers"] or 5), int(found["width"] or 256)
+    if layers < 1 or width < 1:
+        raise InputError(f"{found[0]}: an MLP has at least one layer, of at least one unit")
+    return mlp.MLP(image.channels * image.size**2, image.classes, layers, width)
+
+
+def _resnet(found: re.Match[str], image: Image) -> nn.Module:
+    block = resnet.Bottleneck if found["block"] == "bottleneck" else resnet.BasicBlock
+    blocks = _per_stage(found, 2, 3 * block.convolutions)
+    return resnet.ResNet(block, blocks, image.channels, image.classes)
+
+
+def _preresnet(found: re.Match[str], image: Image) -> nn.Module:
+    block = preresnet.PreBottleneck if found["block"] == "bottleneck" else preresnet.PreBasicBlock
+    blocks = _per_stage(found, 2, 3 * block.convolutions)
+    return preresnet.PreResNet(block, blocks, image.channels, image.classes)
+
+
+def _wideresnet(found: re.Match[str], image: Image) -> nn.Module:
+    widening = int(found["width"])
+    if widening < 1:
+        raise InputError(f"{found[0]}: the widening factor is at least 1")
+    return wideresnet.WideResNet(_per_stage(found, 4, 6), widening, image.channels, image.classes)
+
+
+def _densenet(found: re.Match[str], image: Image) -> nn.Module:
+    growth = int(found["growth"])
+    if growth < 1:
+        raise InputError(f"{found[0]}: the growth rate is at least 1")
+    return densenet.DenseNet(_per_stage(found, 4, 6), growth, image.channels, image.classes)
+
+
+def _per_stage(found: re.Match[str], outside: int, convolutions: int) -> int:
+    """Blocks per stage: `outside` layers stand outside of blocks, one block in each stage makes `convolutions` more."""
+    depth = int(found["depth"])
+    if depth <= outside or (depth - outside) % convolutions:
+        examples = ", ".join(str(outside + convolutions * n) for n in (1, 2, 3))
+        raise InputError(f"{found[0]}: depth {depth} is not {convolutions}n+{outside} ({examples}, …)")
+    return (depth - outside) // convolutions
+
+
+_BLOCK = r"(?P<depth>\d+)(-(?P<block>basic|bottleneck))?"
+FAMILIES = [
+    Family("mlp", "mlp[-LAYERS-WIDTH], mlp is mlp-5-256", r"mlp(-(?P<layers>\d+)-(?P<width>\d+))?", _mlp),
+    Family("resnet", "resnetDEPTH[-basic|-bottleneck]", "resnet" + _BLOCK, _resnet),
+    Family("preresnet", "preresnetDEPTH[-basic|-bottleneck]", "preresnet" + _BLOCK, _preresnet),
+    Family("wrn", "wrn-DEPTH-WIDTH", r"wrn-(?P<depth>\d+)-(?P<width>\d+)", _wideresnet),
+    Family("densenet-bc", "densenet-bc-DEPTH-GROWTH", r"densenet-bc-(?P<depth>\d+)-(?P<growth>\d+)", _densenet),
+]
+
+
+def names() -> str:
+    """The forms of all names, in one line.
+
+    >>> names()
+    'mlp[-LAYERS-WIDTH], mlp is mlp-5-256; resnetDEPTH[-basic|-bottleneck]; preresnetDEPTH[-basic|-bottleneck]; \
+wrn-DEPTH-WIDTH; densenet-bc-DEPTH-GROWTH'
+    """
+    return "; ".join(family.form for family in FAMILIES)
+
+
+def family(name: str) -> str:
+    """The family that a network's name belongs to.
+
+    >>> family("resnet110"), family("wrn-28-10")
+    ('resnet', 'wrn')
+    """
+    return _find(name)[0].name
+
+
+def build(name: str, in_channels: int = 3, classes: int = 10, image_size: int = 32) -> nn.Module:
+    """The network of that name, initialised from torch's global random numbers. Only MLPs depend on the image's size.
+
+    >>> sum(p.numel() for p in build("resnet20").parameters())
+    272474
+    >>> build("resnet21")
+    Traceback (most recent call last):
+    prproduct.lab.errors.InputError: resnet21: depth 21 is not 6n+2 (8, 14, 20, …)
+    """
+    found, match = _find(name)
+    return found.build(match, Image(in_channels, image_size, classes))
+
+
+def _find(name: str) -> tuple[Family, re.Match[str]]:
+    for candidate in FAMILIES:
+        if match := re.fullmatch(candidate.pattern, name, flags=re.ASCII):
+            return candidate, match
+    raise InputError(f"no network is named {name!r}; there are {names()}")

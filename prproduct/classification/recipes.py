@@ -1,0 +1,94 @@
+"""How each network is trained: the recipes of the PR paper's experiments, and ours where it gives none.
+
+They are SGD with momentum 0.9, without Nesterov's, at 0.1, divided at milestones; the first epoch runs at a tenth. The
+learning rate is a pure function of the epoch: a scheduler with a state would have to be resumed, and MultiStepLR, which
+multiplies the rate that it finds, goes on from the first epoch's tenth.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from prproduct.classification import models
+from prproduct.classification.data.sources import source
+from prproduct.lab.errors import InputError
+
+OPTIMIZERS = ("sgd", "adam")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Everything about a training but the network, the data, the product and the seed."""
+
+    epochs: int
+    batch_size: int
+    optimizer: str = "sgd"
+    learning_rate: float = 0.1
+    momentum: float = 0.9  # of SGD
+    weight_decay: float = 0.0
+    milestones: tuple[int, ...] = ()  # epochs, counted from 0, from which the rate is multiplied by `decay`
+    decay: float = 0.1
+    first_epoch: float = 1.0  # what the rate of epoch 0 is multiplied by
+    augment: bool = False
+
+    def __post_init__(self) -> None:
+        if self.optimizer not in OPTIMIZERS:
+            raise InputError(f"optimizer {self.optimizer!r} is not known; there are {', '.join(OPTIMIZERS)}")
+        for name, smallest in (("epochs", 1), ("batch_size", 1), ("momentum", 0), ("weight_decay", 0)):
+            if not getattr(self, name) >= smallest:
+                raise InputError(f"{name} is {getattr(self, name)}, it must be at least {smallest}")
+        for name in ("learning_rate", "decay", "first_epoch"):
+            if not (getattr(self, name) > 0 and math.isfinite(getattr(self, name))):
+                raise InputError(f"{name} is {getattr(self, name)}, it must be a number above 0")
+        if list(self.milestones) != sorted(self.milestones) or any(epoch < 1 for epoch in self.milestones):
+            raise InputError(f"milestones are {self.milestones}, they must ascend from 1 or later")
+
+    def scaled(self, epochs: int) -> Recipe:
+        """The recipe for another number of epochs: the milestones at the same share of the whole, to the nearest epoch.
+
+        >>> recipe("resnet110", "cifar10").scaled(8).milestones
+        (4, 6)
+        """
+        nearest = (math.floor(epoch * epochs / self.epochs + 0.5) for epoch in self.milestones)
+        return replace(self, epochs=epochs, milestones=tuple(max(1, epoch) for epoch in nearest))
+
+
+def learning_rate(recipe: Recipe, epoch: int) -> float:
+    """The learning rate of an epoch, counted from 0.
+
+    >>> [round(learning_rate(recipe("resnet110", "cifar10"), epoch), 6) for epoch in (0, 1, 80, 81, 121, 122, 163)]
+    [0.01, 0.1, 0.1, 0.01, 0.01, 0.001, 0.001]
+    """
+    if not 0 <= epoch < recipe.epochs:
+        raise ValueError(f"epoch {epoch} of {recipe.epochs}")
+    passed = sum(milestone <= epoch for milestone in recipe.milestones)
+    return recipe.learning_rate * recipe.decay**passed * (recipe.first_epoch if epoch == 0 else 1.0)
+
+
+# The paper names none of these numbers; they are those of its author's code (docs/classification.md).
+_RESIDUAL = Recipe(epochs=164, batch_size=128, weight_decay=1e-4, milestones=(81, 122), first_epoch=0.1)
+PAPER = {
+    "resnet": _RESIDUAL,
+    "preresnet": _RESIDUAL,
+    "wrn": Recipe(epochs=200, batch_size=128, weight_decay=5e-4, milestones=(60, 120, 160), decay=0.2, first_epoch=0.1),
+    "densenet-bc": Recipe(epochs=300, batch_size=64, weight_decay=1e-4, milestones=(150, 225), first_epoch=0.1),
+}
+# For the fully connected network the paper names nothing; these are ours.
+MLP = {
+    "digits": Recipe(epochs=30, batch_size=32, learning_rate=0.02),
+    "fashion-mnist": Recipe(epochs=10, batch_size=128, learning_rate=0.01),
+}
+
+
+def recipe(arch: str, data: str) -> Recipe:
+    """The default recipe of a network on a data set; only CIFAR's images are augmented, and not for an MLP.
+
+    >>> recipe("wrn-28-10", "cifar100").weight_decay
+    0.0005
+    """
+    family = models.family(arch)
+    source(data)
+    if family == "mlp":
+        return MLP.get(data, MLP["fashion-mnist"])
+    return replace(PAPER[family], augment=data.startswith("cifar"))
