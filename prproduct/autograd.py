@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, overload
+from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor
@@ -43,11 +43,20 @@ _NO_COMPILED_TRANSFORMS = (
 )
 
 
+Memory = Literal["save", "recompute"]
+
+
 def apply(
-    contraction: Contraction, input: Tensor, weight: Tensor, bias: Tensor | None, product: str | Product
+    contraction: Contraction,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    product: str | Product,
+    memory: Memory = "save",
 ) -> Tensor:
     """The contraction of input and weight under a product, plus the bias; the native op where no gradient is asked."""
     product = resolve(product)
+    check_memory(memory)
     if type(product) is P:
         return contraction.native(input, weight, bias)
     if input.is_complex() or weight.is_complex() or not (product.has_native_forward or input.is_floating_point()):
@@ -68,7 +77,15 @@ def apply(
     if inference:
         return _value(contraction, input, weight, bias, product)
     fn = ProductFn if compiling else TransformedProductFn if transformed else EagerProductFn
-    return fn.apply(input, weight, bias, contraction, product, product.has_native_forward and not transformed)
+    keep_output = product.has_native_forward and not transformed and memory == "save"
+    return fn.apply(input, weight, bias, contraction, product, keep_output)
+
+
+def check_memory(memory: Memory) -> Memory:
+    """The same, or a refusal."""
+    if memory not in ("save", "recompute"):
+        raise ValueError(f"memory={memory!r}: use 'save' or 'recompute'")
+    return memory
 
 
 def _wants_gradient(input: Tensor, weight: Tensor) -> bool:
