@@ -4,6 +4,8 @@ from prproduct.captioning.metrics.bleu import bleu
 from prproduct.captioning.metrics.cider import cider_d
 from prproduct.captioning.metrics.frequencies import Frequencies, load_frequencies
 from prproduct.captioning.metrics.ngrams import Score
+from prproduct.captioning.metrics.packed import PackedCaptions
+from prproduct.captioning.metrics.reward import CiderReward
 from prproduct.captioning.metrics.rouge import rouge_l
 
-__all__ = ["Frequencies", "Score", "bleu", "cider_d", "load_frequencies", "rouge_l"]
+__all__ = ["CiderReward", "Frequencies", "PackedCaptions", "Score", "bleu", "cider_d", "load_frequencies", "rouge_l"]

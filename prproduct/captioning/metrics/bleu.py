@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from prproduct.captioning.metrics.ngrams import ORDER, Ngram, Score, check_pairs, count_ngrams
 
-# The COCO evaluation adds these to counts above and below a fraction bar. They decide what short captions get: a caption
-# of one word, the right one, has BLEU-2 = √(1e-15/1e-9) = 0.001.
+# The COCO evaluation adds these to counts above and below a fraction bar. They decide what short captions get: one
+# word, the right one, has BLEU-2 = √(1e-15/1e-9) = 0.001.
 ABOVE, BELOW = 1e-15, 1e-9
 
 

@@ -68,7 +68,9 @@ def _similarity(candidate: Weighted, reference: Weighted) -> float:
     total = 0.0
     for n in range(ORDER):
         others = reference.weights[n]
-        common = sum(min(w, others[ngram]) * others[ngram] for ngram, w in candidate.weights[n].items() if ngram in others)
+        common = sum(
+            min(w, others[ngram]) * others[ngram] for ngram, w in candidate.weights[n].items() if ngram in others
+        )
         norms = candidate.norms[n] * reference.norms[n]
         total += common / norms if norms != 0 else common
     return total * math.exp(-((candidate.bigrams - reference.bigrams) ** 2) / (2 * SIGMA**2))

@@ -8,7 +8,6 @@ be noise, and nothing else would tell.
 from __future__ import annotations
 
 import hashlib
-import io
 import pickle
 import zipfile
 from collections import Counter, OrderedDict, defaultdict
@@ -20,7 +19,7 @@ from typing import Any, cast
 import numpy as np
 
 from prproduct.captioning.metrics.ngrams import ORDER, Ngram, count_ngrams
-from prproduct.captioning.metrics.writing import replace_file
+from prproduct.captioning.metrics.writing import replacing
 from prproduct.lab.errors import InputError
 
 FORMAT = "prproduct n-gram frequencies 1"
@@ -56,17 +55,16 @@ class Frequencies:
         rows = np.full((len(self.counts), ORDER), -1, np.int32)
         for row, ngram in zip(rows, self.counts, strict=True):
             row[: len(ngram)] = [places.setdefault(word, len(places)) for word in ngram]
-        content = io.BytesIO()
-        np.savez_compressed(
-            content,
-            format=np.array(FORMAT),
-            words=np.frombuffer(" ".join(places).encode(), np.uint8),
-            ngrams=rows,
-            counts=np.fromiter(self.counts.values(), np.float64, len(self.counts)),
-            images=np.array(self.images, np.float64),
-            vocabulary=np.array(self.vocabulary),
-        )
-        replace_file(path, content.getbuffer())
+        with replacing(path) as file:
+            np.savez_compressed(
+                file,
+                format=np.array(FORMAT),
+                words=np.frombuffer(" ".join(places).encode(), np.uint8),
+                ngrams=rows,
+                counts=np.fromiter(self.counts.values(), np.float64, len(self.counts)),
+                images=np.array(self.images, np.float64),
+                vocabulary=np.array(self.vocabulary),
+            )
 
 
 def fingerprint(vocabulary: Sequence[str]) -> str:
@@ -98,7 +96,7 @@ def load_frequencies(path: Path, vocabulary: Sequence[str] | None = None) -> Fre
 
 def _read_npz(path: Path) -> Frequencies:
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as content, np.load(content, allow_pickle=False) as file:
             if str(file["format"]) != FORMAT:
                 raise ValueError
             words = file["words"].tobytes().decode().split(" ")

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 from prproduct.lab.errors import InputError
 
 
-def replace_file(path: Path, content: bytes | memoryview) -> None:
-    """Write under a temporary name beside `path`, then rename, so that no reader ever meets half a file."""
+@contextmanager
+def replacing(path: Path) -> Iterator[IO[bytes]]:
+    """A file to write under a temporary name beside `path`, and renamed at the end: no reader ever meets half of it."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
             with os.fdopen(descriptor, "wb") as file:
-                file.write(content)
+                yield file
             os.chmod(temporary, 0o644)  # mkstemp's own files are for their owner alone
             os.replace(temporary, path)
         except BaseException:
