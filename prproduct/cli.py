@@ -23,7 +23,9 @@ class Command(NamedTuple):
     extra: str  # what of prproduct's optional dependencies it needs
 
 
-COMMANDS: list[Command] = []
+COMMANDS: list[Command] = [
+    Command("score", "prproduct.captioning.metrics.command:score", "caption metrics as COCO's evaluation", "captions"),
+]
 GROUPS: dict[str, str] = {}  # groups of commands, and what they are for
 
 

@@ -7,5 +7,20 @@ from prproduct.captioning.metrics.ngrams import Score
 from prproduct.captioning.metrics.packed import PackedCaptions
 from prproduct.captioning.metrics.reward import CiderReward
 from prproduct.captioning.metrics.rouge import rouge_l
+from prproduct.captioning.metrics.score import Evaluation, evaluate
+from prproduct.captioning.metrics.tokenizer import tokenize, tokenize_all
 
-__all__ = ["CiderReward", "Frequencies", "PackedCaptions", "Score", "bleu", "cider_d", "load_frequencies", "rouge_l"]
+__all__ = [
+    "CiderReward",
+    "Evaluation",
+    "Frequencies",
+    "PackedCaptions",
+    "Score",
+    "bleu",
+    "cider_d",
+    "evaluate",
+    "load_frequencies",
+    "rouge_l",
+    "tokenize",
+    "tokenize_all",
+]

@@ -43,6 +43,7 @@ _WORD = rf"{_L}(?:{_L}|\d)*(?:[.!?]{_L}(?:{_L}|\d)*)*"
 _HYPHENATED = rf"{_A}(?:{_A}|[.,])*(?:-{_A}+)+"
 _NUMBER = r"[-+]?(?:\d*(?:[.:,]\d+)+|\d+)"
 _AUXILIARY = r"(?i:'(?:[msd]|re|ve|ll))(?![^\W\d_])"
+_HOST = rf"(?:{_L}[^\s\"<>|.!?(){{}},/@#$&*'-]*\.)+"
 _END = r"(?![^\W_])"  # no letter or digit follows
 
 # The longest match wins, and of equals the first. Where a rule has a group, the token is the group, and what follows
@@ -53,7 +54,7 @@ RULES = [
         # before other letters: n't and its host, 's and its kind, words with an apostrophe of their own
         r"([A-Za-z]*[A-MO-Za-mo-z])[nN]'[tT]",
         r"[nN]'[tT][^\W\d]*",
-        rf"{_AUXILIARY}",
+        _AUXILIARY,
         rf"({_WORD}|{_A}+){_AUXILIARY}",
         rf"(?i:'(?:cause|tisn|tis|twas|till?|em)){_END}|'[nN](?:'|$)",
         r"(?i:dunkin'|somethin'|ol')",
@@ -80,8 +81,7 @@ RULES = [
         r"[A-Za-z](?:\.[A-Za-z])*\.",
         # addresses
         r"https?://[^\s\"<>|()]*[^\s\"<>|.!?(){},-]",
-        rf"(?:www\.(?:[^\s\"<>|.!?(){{}},/]+\.)+[a-zA-Z]{{2,4}}|(?:{_L}[^\s\"<>|.!?(){{}},/@#$&*'-]*\.)+(?:com|net|org|edu))"
-        r"(?:/[^\s\"<>|()]+[^\s\"<>|.!?(){},-])?",
+        rf"(?:www\.{_HOST}[a-zA-Z]{{2,4}}|{_HOST}(?:com|net|org|edu))(?:/[^\s\"<>|()]+[^\s\"<>|.!?(){{}},-])?",
         r"[A-Za-z0-9][\w.%+-]*@\w[\w.-]*\w|[A-Za-z0-9]+@\w",
         r"[@#][A-Za-z_]+",
         r"</?[A-Za-z!][^>\s]*>",
@@ -170,6 +170,6 @@ def _written(token: str) -> list[str]:
         return ["..."]
     if len(token) == 1 and (ord(token) > 0xFFFF or not token.isprintable()):
         return []  # emoji and the like, which the original drops
-    if token[0] in ":;=<>(" and len(token) > 1 and not token.startswith(("<", ">")):
-        return ["".join(REPLACED.get(c, c) for c in token).replace(" ", "\u00a0")]
+    if token[0] in ":;=(":  # :) and (555) 123-4567
+        token = "".join(REPLACED.get(character, character) for character in token)
     return [token.replace(" ", "\u00a0")]
