@@ -15,7 +15,10 @@ from prproduct.captioning.metrics.speed import measure_reward, spliced_samples, 
 
 def main() -> None:
     """Print the figures of docs/metrics.md."""
-    captions = [*coco_captions("train").values(), *coco_captions("val").values()]  # 123,287: Karpathy's 113,287 and more
+    captions = [
+        *coco_captions("train").values(),
+        *coco_captions("val").values(),
+    ]  # 123,287: Karpathy's 113,287 and more
     references = [[[min(t, LARGEST_TOKEN) for t in caption] for caption in image] for image in to_ids(captions)]
     del captions
     packed = PackedCaptions.pack(references)
@@ -32,7 +35,9 @@ def main() -> None:
     print(f"the references take {reward.nbytes / 1e6:.0f} MB, preparing them up to {(_peak() - before) / 1e6:.0f} MB")
     print(f"a batch of {len(rows)}: {scored * 1e3:.2f} ms, {len(rows) / scored:,.0f} captions/s")
     speed = measure_reward()
-    print(f"with 2,000 images: {speed.ours * 1e3:.2f} ms; pycocoevalcap {speed.theirs * 1e3:.0f} ms: {speed.ratio:.0f} times")
+    print(
+        f"with 2,000 images: {speed.ours * 1e3:.2f} ms; pycocoevalcap {speed.theirs * 1e3:.0f} ms: {speed.ratio:.0f} times"
+    )
 
 
 def _timed(call):  # type: ignore[no-untyped-def]

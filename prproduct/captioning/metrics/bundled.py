@@ -16,7 +16,9 @@ def coco_captions(split: str) -> dict[int, list[str]]:
         with zipfile.ZipFile(path) as archive:
             content = json.loads(archive.read(name))
     except (OSError, KeyError, zipfile.BadZipFile):
-        raise InputError(f"{path}: no {name} in it; pycocoevalcap 1.2 has one: pip install 'prproduct[captions]'") from None
+        raise InputError(
+            f"{path}: no {name} in it; pycocoevalcap 1.2 has one: pip install 'prproduct[captions]'"
+        ) from None
     captions: dict[int, list[str]] = {image["id"]: [] for image in content["images"]}
     for annotation in content["annotations"]:
         captions[annotation["image_id"]].append(annotation["caption"])
