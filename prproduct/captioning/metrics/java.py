@@ -124,7 +124,7 @@ class Meteor:
 
 
 def spice(references: Sequence[Sequence[str]], candidates: Sequence[str]) -> Score:
-    """SPICE of tokenized candidates; it needs two libraries that are not in pycocoevalcap, and says where to put them."""
+    """SPICE of tokenized candidates; it needs two libraries that pycocoevalcap has not, and says so."""
     check_pairs(references, candidates)
     folder = folder_of("spice")
     missing = [name for name in CORENLP if not (folder / "lib" / name).exists()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable, Sequence
 from statistics import median
@@ -55,12 +56,11 @@ def spliced_samples(
     references: Sequence[Sequence[TokenIds]], images: int, samples: int, length: int, seed: int = 0
 ) -> tuple[Tensor, Tensor]:
     """Captions (images · samples, length) half right, as a model's: one image's beginning, another's end."""
-    chance = np.random.default_rng(seed)
-    rows = np.repeat(chance.choice(len(references), images, replace=False), samples)
+    chance = random.Random(seed)
+    rows = np.repeat(chance.sample(range(len(references)), images), samples)
     batch = np.zeros((len(rows), length), np.int64)
-    for row, sample in zip(rows, batch, strict=True):
-        own, other = references[row], references[chance.integers(len(references))]
-        begin, end = own[chance.integers(len(own))], other[chance.integers(len(other))]
+    for row, sample in zip(rows.tolist(), batch, strict=True):
+        begin, end = chance.choice(references[row]), chance.choice(chance.choice(references))
         words = [*begin[: len(begin) // 2], *end[len(end) // 2 :]][: length - 1]
         sample[: len(words)] = words
     return torch.from_numpy(batch), torch.from_numpy(rows)

@@ -119,7 +119,7 @@ def tokenize_all(captions: Sequence[str]) -> list[str]:
     """
     pieces = [_pieces(caption) for caption in captions]
     following = [*(of_next[0] if of_next else "" for of_next in pieces[1:]), ""]
-    return [" ".join(_tokenize(*pair)) for pair in zip(pieces, following, strict=True)]
+    return [" ".join(_tokenize(*pair)) for pair in zip(pieces, following, strict=False)]
 
 
 def _pieces(caption: str) -> list[str]:
@@ -132,7 +132,7 @@ def _pieces(caption: str) -> list[str]:
 
 
 def _tokenize(pieces: list[str], following: str) -> Iterator[str]:
-    for piece, after in zip(pieces, [*pieces[1:], following], strict=True):
+    for piece, after in zip(pieces, [*pieces[1:], following], strict=False):
         ends = piece.endswith(".")
         yield from _tokens(piece, ends and after[:1].isdigit(), ends and SENTENCE_START.fullmatch(after) is not None)
 
