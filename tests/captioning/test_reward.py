@@ -7,7 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prproduct.captioning.metrics import CiderReward, Frequencies, PackedCaptions, cider_d
+from prproduct.captioning.metrics.bundled import coco_captions
 from prproduct.captioning.metrics.packed import LARGEST_TOKEN
+from prproduct.captioning.metrics.speed import measure_reward, pycocoevalcap_reward, spliced_samples, to_ids
 from prproduct.lab.errors import InputError
 
 tokens = st.one_of(st.integers(1, 6), st.integers(1, LARGEST_TOKEN))
@@ -78,6 +80,21 @@ def test_int32_and_transposed_samples_are_read_alike():
     scores = reward(torch.tensor(batch), rows)
     assert torch.equal(scores, reward(torch.tensor(batch, dtype=torch.int32), rows))
     assert torch.equal(scores, reward(torch.tensor(batch).T.contiguous().T, rows))
+
+
+def test_real_captions_have_pycocoevalcaps_scores():
+    """One sample an image, so that both count n-grams in the same references."""
+    references = to_ids(list(coco_captions("val").values())[:300])
+    batch, rows = spliced_samples(references, images=300, samples=1, length=20)
+    _, theirs = pycocoevalcap_reward(references, batch, rows)()
+    np.testing.assert_allclose(CiderReward.of(PackedCaptions.pack(references))(batch, rows), theirs, rtol=0, atol=1e-9)
+    assert 0.1 < theirs.mean() < 5, "half right, as a model's"
+
+
+def test_the_speed_measurement_scores_the_batch_it_says():
+    speed = measure_reward(images=3, samples=2, repeats=1)
+    assert speed.captions == 6
+    assert speed.ratio == pytest.approx(speed.theirs / speed.ours)
 
 
 class TestCache:

@@ -15,7 +15,7 @@ needs_java = pytest.mark.skipif(shutil.which("java") is None, reason="no Java: a
 CAPTIONS = {  # a caption, and what becomes of it
     "A man rides a horse.": "a man rides a horse",
     "": "",
-    "  .,;:!?- -- ... ` ' \" ''": "",
+    "  .,;: ! ? - -- ... ` ' \" ''": "",
     "Wow!! Really?!": "wow !! really ?!",
     "The dog's bone, the dogs' bones": "the dog 's bone the dogs bones",
     "They don't, can't and cannot": "they do n't ca n't and can not",
