@@ -54,6 +54,15 @@ def test_cider_is_pycocoevalcaps(pairs):
         assert_equal(cider_d(references, candidates), *theirs(Cider(), references, candidates))
 
 
+@given(images)
+def test_cider_with_frequencies_of_a_larger_corpus_is_pycocoevalcaps_on_the_larger_corpus(pairs):
+    references, candidates = zip(*pairs, strict=True)
+    others = [["a cat on the mat", "the dog"], ["a dog"], ["über a mat"]]
+    _, each = theirs(Cider(), [*references, *others], [*candidates, "a", "a", "a"])
+    score = cider_d(references, candidates, Frequencies.of([*references, *others]))
+    assert_equal(score, each[: len(candidates)].mean(), each[: len(candidates)])
+
+
 @given(st.lists(captions, min_size=1, max_size=4), captions)
 def test_the_order_of_references_does_not_matter(references, candidate):
     others = [["a dog"], ["two cats on a mat"]]
