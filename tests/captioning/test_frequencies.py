@@ -96,6 +96,8 @@ def test_ids_that_do_not_go_with_the_vocabulary_are_refused(tmp_path, counts, wo
         pickle.dumps({"document_frequency": {}}),
         pickle.dumps(idxs({"12": 1})),
         pickle.dumps(idxs({("1", 2): 1})),
+        pickle.dumps(idxs({(): 1})),
+        pickle.dumps(idxs({("1",) * 5: 1})),
         pickle.dumps(idxs({("1",): "1"})),
         pickle.dumps(idxs(images="many")),
         pickle.dumps(idxs())[:-20],

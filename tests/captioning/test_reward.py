@@ -138,6 +138,27 @@ class TestCache:
             torch.tensor([[4, 5, 8, 0]]), torch.tensor([1])
         ) == pytest.approx(10)
 
+    @pytest.mark.parametrize(
+        ("name", "spoilt"),
+        [
+            ("entry_starts", lambda a: a * 1000),
+            ("image_starts", lambda a: a[::-1].copy()),
+            ("weights", lambda a: a[:1]),
+            ("norms", lambda a: a[:1]),
+            ("table", lambda a: a[:3]),
+            ("table", np.ones_like),
+        ],
+    )
+    def test_a_file_that_would_lead_outside_its_arrays_is_made_again(self, tmp_path, monkeypatch, name, spoilt):
+        path = tmp_path / "cider.npz"
+        CiderReward.cached(path, self.captions)
+        with np.load(path) as file:
+            arrays = dict(file)
+        np.savez(path, **(arrays | {name: spoilt(arrays[name])}))
+        made = self.count_makes(monkeypatch)
+        CiderReward.cached(path, self.captions)
+        assert len(made) == 1
+
     def test_a_place_that_cannot_be_written_is_named(self, tmp_path):
         (tmp_path / "file").write_text("")
         with pytest.raises(InputError, match=r"file/cider.npz: cannot be"):

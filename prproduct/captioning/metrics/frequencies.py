@@ -140,13 +140,16 @@ def _read_pickle(path: Path) -> Frequencies:
     try:
         counts, images = content["document_frequency"], float(content["ref_len"])
         plain = all(
-            type(ngram) is tuple and all(type(word) is str for word in ngram) and type(count) in (int, float)
+            type(ngram) is tuple
+            and 1 <= len(ngram) <= ORDER
+            and all(type(word) is str for word in ngram)
+            and type(count) in (int, float)
             for ngram, count in counts.items()
         )
     except (KeyError, TypeError, ValueError, AttributeError):
         plain = False
     if not plain:
-        raise InputError(f"{path}: expected document_frequency (n-grams of strings, with numbers) and ref_len")
+        raise InputError(f"{path}: expected document_frequency (numbers, by tuples of 1 to 4 strings) and ref_len")
     return Frequencies(dict(cast(Mapping[Ngram, float], counts)), images)
 
 

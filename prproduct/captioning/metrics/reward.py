@@ -48,6 +48,20 @@ class CiderReward:
     rarest: NDArray[np.float64]  # (), the rarity of all others: log(images)
     eos: NDArray[np.int64]  # ()
 
+    def __post_init__(self) -> None:
+        """The kernel looks where these arrays tell it to, so what a file says is checked before it is believed."""
+        slots = len(self.table)
+        if not (
+            _partition(self.image_starts, len(self.lengths))
+            and _partition(self.entry_starts, len(self.keys))
+            and len(self.entry_starts) == len(self.lengths) + 1
+            and self.norms.shape == (len(self.lengths), ORDER)
+            and len(self.weights) == len(self.keys)
+            and len(self.table_rarities) == slots > 0 == slots & (slots - 1)
+            and (self.table == kernel.EMPTY).any()
+        ):
+            raise ValueError("arrays that do not belong together")
+
     @classmethod
     def of(cls, captions: PackedCaptions, frequencies: Frequencies | None = None, eos: int = 0) -> CiderReward:
         """From references without their end, which is added.
@@ -110,6 +124,10 @@ class CiderReward:
     def nbytes(self) -> int:
         """How much memory the references take."""
         return sum(getattr(self, field.name).nbytes for field in fields(self))
+
+
+def _partition(starts: NDArray[np.int64], size: int) -> bool:
+    return bool(len(starts) and starts[0] == 0 and starts[-1] == size and (np.diff(starts) >= 0).all())
 
 
 def _with_end(captions: PackedCaptions, eos: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
