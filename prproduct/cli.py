@@ -23,7 +23,11 @@ class Command(NamedTuple):
     extra: str  # what of prproduct's optional dependencies it needs
 
 
-COMMANDS: list[Command] = []
+COMMANDS: list[Command] = [
+    Command(
+        "bench", "prproduct.bench.command:bench", "time and memory beside native layers and the literal formula", "lab"
+    ),
+]
 GROUPS: dict[str, str] = {}  # groups of commands, and what they are for
 
 
