@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
@@ -22,6 +23,7 @@ from prproduct.bench.timing import Budget
 from prproduct.lab.errors import InputError
 from prproduct.products import resolve
 
+_WIDTH = 130  # of a file or a pipe
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 
 
@@ -47,7 +49,8 @@ def bench(
     if plot is not None:
         picture.check_path(plot)
     report = Report(Machine.here(), settings, [])
-    Console(stderr=True).print(f"{settings}\n{report.machine}", highlight=False)
+    if not json:
+        print(f"{settings}; of layers forward and backward, of nets a whole step\n{report.machine}", flush=True)
     before = torch.get_num_threads()
     torch.set_num_threads(settings.threads)
     try:
@@ -86,7 +89,7 @@ def _show(report: Report, json: bool, plot: Path | None) -> None:
     if json:
         print(report.to_json())
     else:
-        console = Console()
+        console = Console() if sys.stdout.isatty() else Console(width=_WIDTH)
         console.print(table(report))
         for line in remarks(report):
             console.print(line, highlight=False)

@@ -8,7 +8,7 @@ from typing import Literal
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullFormatter, ScalarFormatter
+from matplotlib.ticker import NullFormatter, StrMethodFormatter
 
 from prproduct.bench.cases import SWEEPS
 from prproduct.bench.rows import Report, Row
@@ -18,7 +18,7 @@ from prproduct.lab.errors import InputError
 # Okabe and Ito's colours, told apart by colour-blind readers.
 _COLOURS = {Verdict.MET: "#0072b2", Verdict.OPEN: "#0072b2", Verdict.MISSED: "#d55e00", Verdict.NOISY: "#e69f00"}
 _GREY, _BLACK = "#888888", "#000000"
-_TICKS = (0.5, 0.8, 1, 1.1, 1.2, 1.5, 2, 3, 5, 10, 20, 50, 100)
+_TICKS = (0.5, 0.8, 1, 1.2, 1.5, 2, 3, 5, 10, 20, 50, 100)
 
 
 def check_path(path: Path) -> None:
@@ -62,7 +62,7 @@ def _bars(report: Report) -> Figure:
     axes.set_yticks(places, [row.name for row in rows], fontsize=8)
     axes.set_ylim(len(rows) - 0.4, -0.6)
     _scale(axes, "x", report)
-    _legend(axes, bool(literal), bool(targets), {row.verdict for row in rows})
+    _legend(figure, axes, bool(literal), bool(targets), {row.verdict for row in rows})
     return figure
 
 
@@ -101,7 +101,7 @@ def _scale(axes: Axes, name: Literal["x", "y"], report: Report) -> None:
     axis = axes.xaxis if name == "x" else axes.yaxis
     axis.set_label_text("time, native = 1", fontsize=9)
     axis.set_ticks([tick for tick in _TICKS if 0.8 * min(*ratios, 1.0) <= tick <= 1.3 * max(*ratios, 1.2)])
-    axis.set_major_formatter(ScalarFormatter())
+    axis.set_major_formatter(StrMethodFormatter("{x:g}"))
     axis.set_minor_formatter(NullFormatter())
     axes.grid(axis=name, color="#dddddd", linewidth=0.6)
     axes.set_axisbelow(True)
@@ -110,7 +110,7 @@ def _scale(axes: Axes, name: Literal["x", "y"], report: Report) -> None:
     axes.set_title(str(report.settings), fontsize=9, loc="left")
 
 
-def _legend(axes: Axes, literal: bool, targets: bool, verdicts: set[Verdict]) -> None:
+def _legend(figure: Figure, axes: Axes, literal: bool, targets: bool, verdicts: set[Verdict]) -> None:
     words = {Verdict.MET: "ours", Verdict.OPEN: "ours", Verdict.MISSED: "ours, over target", Verdict.NOISY: "too noisy"}
     for text, verdict in {words[v]: v for v in words if v in verdicts}.items():
         axes.plot([], [], "o", color=_COLOURS[verdict], label=text)
@@ -118,4 +118,4 @@ def _legend(axes: Axes, literal: bool, targets: bool, verdicts: set[Verdict]) ->
         axes.plot([], [], "|", color=_BLACK, markersize=11, markeredgewidth=1.6, label="target")
     if literal:
         axes.plot([], [], "D", color=_GREY, markersize=4, markerfacecolor="none", label="literal formula")
-    axes.legend(loc="upper right", frameon=False, fontsize=8)
+    figure.legend(loc="outside upper right", ncols=5, frameon=False, fontsize=8)

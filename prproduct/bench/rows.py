@@ -93,6 +93,7 @@ def _derived(row: Row) -> dict[str, Any]:
         "ratio": times.ratio,
         "spread": times.spread,
         "self_difference": times.self_difference,
+        "slowdown": times.slowdown,
         "reference_ratio": times.reference_ratio,
         "verdict": row.verdict,
         "saved_ratio": row.saved_ratio,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rich import box
 from rich.table import Table
 
 from prproduct.bench.rows import Report, Row
@@ -14,10 +15,10 @@ _COLUMNS = ("native ms", "time ×", "±", "target", "", "literal ×", "saved ×"
 
 def table(report: Report) -> Table:
     """One row a case, a line between groups."""
-    result = Table(title=str(report.settings), caption=str(report.machine), caption_justify="left")
-    result.add_column("forward and backward; of nets, a whole step")
+    result = Table(box=box.SIMPLE)
+    result.add_column("case", overflow="fold")
     for heading in _COLUMNS:
-        result.add_column(heading, justify="left" if heading in ("", "path") else "right")
+        result.add_column(heading, justify="left" if heading in ("", "path") else "right", no_wrap=True)
     for index, row in enumerate(report.rows):
         last_of_group = index + 1 < len(report.rows) and report.rows[index + 1].group != row.group
         result.add_row(*_cells(row), end_section=last_of_group)
@@ -36,8 +37,10 @@ def remarks(report: Report) -> list[str]:
         few = min(len(row.times.seconds["ours"]) for row in report.rows)
         lines.append(
             f"{noisy} of {len(report.rows)} rows cannot be judged on a machine as busy as this one was: "
-            f"end other programs, or give --repeats (now {few})"
+            f"end other programs, or give more --repeats (there were {few})"
         )
+    if report.machine.load is not None and report.machine.load > report.machine.cores / 2:
+        lines.append(f"Other programs were running: load average {report.machine.load:.1f} when this began")
     skipped: dict[str, list[str]] = {}
     for row in report.rows:
         if row.without_reference is not None:

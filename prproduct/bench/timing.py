@@ -7,10 +7,13 @@ much two times of the very same thing differ.
     ratio           median over turns of  ours / mean of the two native times
     spread          half the distance between the quartiles of these ratios
     self difference |median over turns of  second native / first native  − 1|
+    slowdown        median of the native times / the fastest of them
 
-A ratio is too noisy to judge where the native layer differs from itself by more than 5 %, where the spread is above
-15 % of the ratio, or where the ratio is nearer to its target than the self difference or twice the standard error of
-the median: measured again, it might fall on the other side.
+A ratio is too noisy to judge where the native layer differs from itself by more than 5 %; where the spread is above
+15 % of the ratio; where the slowdown is above 1.5, since waiting for a core that others hold takes both sides equally
+long and hides the difference (a linear layer of 1.5 ms took 47 ms so, at a ratio of 1.01 instead of 2.2); or where the
+ratio is nearer to its target than the self difference or twice the standard error of the median: measured again, it
+might fall on the other side.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from typing import Protocol
 NATIVE, AGAIN, OURS, REFERENCE = "native", "native again", "ours", "reference"
 MOST_SELF_DIFFERENCE = 0.05
 MOST_SPREAD = 0.15  # of the ratio
+MOST_SLOWDOWN = 1.5
 
 
 class Step(Protocol):
@@ -106,12 +110,20 @@ class Times:
         return abs(statistics.median(again / native for native, again in pairs) - 1)
 
     @property
+    def slowdown(self) -> float:
+        """How many times longer than the fastest native step the median one took."""
+        native = self.seconds[NATIVE] + self.seconds[AGAIN]
+        return statistics.median(native) / min(native)
+
+    @property
     def noise(self) -> str | None:
         """Why no ratio of this row can be trusted, or None."""
         if self.self_difference > MOST_SELF_DIFFERENCE:
             return f"the native step differs from itself by {self.self_difference:.0%}"
         if self.spread > MOST_SPREAD * self.ratio:
             return f"the ratio spreads by ± {self.spread:.2f}"
+        if self.slowdown > MOST_SLOWDOWN:
+            return f"the native step mostly takes {self.slowdown:.1f} times as long as at its fastest"
         return None
 
     def verdict(self, target: float | None) -> Verdict:
