@@ -149,7 +149,7 @@ def take_turns(steps: Mapping[str, Step], budget: Budget, clock: Callable[[], fl
     collecting = gc.isenabled()
     gc.disable()  # a collection in one contender's step would be charged to it
     try:
-        for turn in range(-budget.warm_up, budget.most):
+        for turn in range(-budget.warm_up, max(budget.turns, budget.most)):
             if turn == 0:
                 gc.collect()
             if turn >= budget.turns and all(sum(seconds[name]) >= budget.seconds for name in (NATIVE, OURS)):
