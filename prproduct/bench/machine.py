@@ -33,6 +33,12 @@ class Machine:
         return f"torch {self.torch}, {self.cpu}, {self.cores} cores{load}{commit}"
 
 
+def waiting_seconds() -> float | None:
+    """How long this process's threads, all together, have been ready to run without a core; None off Linux."""
+    statistics = [path.read_text().split() for path in Path("/proc/self/task").glob("*/schedstat")]
+    return sum(int(nanoseconds) for _, nanoseconds, _ in statistics) / 1e9 if statistics else None
+
+
 def _cpu() -> str:
     information = Path("/proc/cpuinfo")
     if information.exists():

@@ -62,6 +62,7 @@ def measure(case: Case, settings: Settings, budget: Budget, with_reference: bool
         saved_ours=saved_ours,
         saved_target=saved_target,
         without_reference=why_not,
+        waited=times.waited,
         size=case.size,
     )
 

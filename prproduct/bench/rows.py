@@ -23,12 +23,13 @@ class Row:
     saved_ours: int | None
     saved_target: float | None
     without_reference: str | None  # why the literal formula was not run
+    waited: float | None = None  # share of the time without a core
     size: int | None = None  # what a sweep varies
 
     @property
     def times(self) -> Times:
         """What the seconds say."""
-        return Times(self.seconds)
+        return Times(self.seconds, self.waited)
 
     @property
     def verdict(self) -> Verdict:
@@ -93,7 +94,6 @@ def _derived(row: Row) -> dict[str, Any]:
         "ratio": times.ratio,
         "spread": times.spread,
         "self_difference": times.self_difference,
-        "slowdown": times.slowdown,
         "reference_ratio": times.reference_ratio,
         "verdict": row.verdict,
         "saved_ratio": row.saved_ratio,

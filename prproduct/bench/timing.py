@@ -7,13 +7,13 @@ much two times of the very same thing differ.
     ratio           median over turns of  ours / mean of the two native times
     spread          half the distance between the quartiles of these ratios
     self difference |median over turns of  second native / first native  − 1|
-    slowdown        median of the native times / the fastest of them
+    waited          share of the time in which a thread of ours was ready to run and had no core (Linux tells)
 
 A ratio is too noisy to judge where the native layer differs from itself by more than 5 %; where the spread is above
-15 % of the ratio; where the slowdown is above 1.5, since waiting for a core that others hold takes both sides equally
-long and hides the difference (a linear layer of 1.5 ms took 47 ms so, at a ratio of 1.01 instead of 2.2); or where the
-ratio is nearer to its target than the self difference or twice the standard error of the median: measured again, it
-might fall on the other side.
+15 % of the ratio; where more than 10 % of the time went by waiting for a core that others held, which takes both sides
+equally long and hides the difference (a linear layer of 1.5 ms took 47 ms so, at a steady ratio of 1.01 instead of
+2.2); or where the ratio is nearer to its target than the self difference or twice the standard error of the median:
+measured again, it might fall on the other side.
 """
 
 from __future__ import annotations
@@ -27,10 +27,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
+from prproduct.bench.machine import waiting_seconds
+
 NATIVE, AGAIN, OURS, REFERENCE = "native", "native again", "ours", "reference"
 MOST_SELF_DIFFERENCE = 0.05
 MOST_SPREAD = 0.15  # of the ratio
-MOST_SLOWDOWN = 1.5
+MOST_WAITED = 0.10  # of the time
 
 
 class Step(Protocol):
@@ -73,6 +75,7 @@ class Times:
     """
 
     seconds: Mapping[str, list[float]]
+    waited: float | None = None  # None where the system does not tell
 
     @property
     def native_ms(self) -> float:
@@ -110,20 +113,14 @@ class Times:
         return abs(statistics.median(again / native for native, again in pairs) - 1)
 
     @property
-    def slowdown(self) -> float:
-        """How many times longer than the fastest native step the median one took."""
-        native = self.seconds[NATIVE] + self.seconds[AGAIN]
-        return statistics.median(native) / min(native)
-
-    @property
     def noise(self) -> str | None:
         """Why no ratio of this row can be trusted, or None."""
         if self.self_difference > MOST_SELF_DIFFERENCE:
             return f"the native step differs from itself by {self.self_difference:.0%}"
         if self.spread > MOST_SPREAD * self.ratio:
             return f"the ratio spreads by ± {self.spread:.2f}"
-        if self.slowdown > MOST_SLOWDOWN:
-            return f"the native step mostly takes {self.slowdown:.1f} times as long as at its fastest"
+        if self.waited is not None and self.waited > MOST_WAITED:
+            return f"its threads waited for a core during {self.waited:.0%} of the time"
         return None
 
     def verdict(self, target: float | None) -> Verdict:
@@ -143,7 +140,12 @@ class Times:
         return [seconds / native for seconds, native in zip(self.seconds[contender], self._native(), strict=False)]
 
 
-def take_turns(steps: Mapping[str, Step], budget: Budget, clock: Callable[[], float] = time.perf_counter) -> Times:
+def take_turns(
+    steps: Mapping[str, Step],
+    budget: Budget,
+    clock: Callable[[], float] = time.perf_counter,
+    waiting: Callable[[], float | None] = waiting_seconds,
+) -> Times:
     """Seconds of each contender's step, turn by turn, after some turns that do not count."""
     seconds: dict[str, list[float]] = {name: [] for name in steps}
     collecting = gc.isenabled()
@@ -152,6 +154,7 @@ def take_turns(steps: Mapping[str, Step], budget: Budget, clock: Callable[[], fl
         for turn in range(-budget.warm_up, max(budget.turns, budget.most)):
             if turn == 0:
                 gc.collect()
+                start, waited_before = clock(), waiting()
             if turn >= budget.turns and all(sum(seconds[name]) >= budget.seconds for name in (NATIVE, OURS)):
                 break
             for name in _order(steps, turn):
@@ -163,7 +166,10 @@ def take_turns(steps: Mapping[str, Step], budget: Budget, clock: Callable[[], fl
     finally:
         if collecting:
             gc.enable()
-    return Times(seconds)
+    waited_after = waiting()
+    if waited_before is None or waited_after is None:
+        return Times(seconds)
+    return Times(seconds, (waited_after - waited_before) / (clock() - start))
 
 
 def _order(steps: Mapping[str, object], turn: int) -> list[str]:

@@ -2,9 +2,11 @@
 
 import gc
 import itertools
+import sys
 
 import pytest
 
+from prproduct.bench.machine import waiting_seconds
 from prproduct.bench.timing import AGAIN, NATIVE, OURS, REFERENCE, Budget, Times, Verdict, take_turns
 
 
@@ -64,9 +66,30 @@ def test_a_wide_spread_spoils_the_row():
 
 
 def test_waiting_for_a_core_spoils_the_row_although_the_ratio_looks_steady():
-    """Ten times as long as the fastest, both sides alike: a ratio of 1 that says nothing about the layer."""
-    slow = [1.0] + [10.0] * 8
-    assert times(slow, native=slow).verdict(1.5) is Verdict.NOISY
+    """Both sides alike: a ratio of 1 that says nothing about the layer."""
+    seconds = {name: [1.0] * 8 for name in (NATIVE, AGAIN, OURS)}
+    starved = Times(seconds, waited=0.5)
+    assert starved.verdict(1.5) is Verdict.NOISY
+    assert "waited for a core during 50%" in starved.noise
+    assert Times(seconds, waited=0.02).verdict(1.5) is Verdict.MET
+    assert Times(seconds, waited=None).verdict(1.5) is Verdict.MET
+
+
+def test_waiting_is_a_share_of_the_time_of_the_turns_that_count():
+    clock, waits = Clock(), iter([3.0, 103.0])
+    steps = {name: Step(clock, 100.0) for name in (NATIVE, OURS, AGAIN)}
+    budget = Budget(turns=2, seconds=0.0, warm_up=1)
+    measured = take_turns(steps, budget, clock, lambda: next(waits))
+    assert measured.waited == pytest.approx(100.0 / (2 * 3 * 200.0))  # a step of 100 and its preparation of 100
+    assert take_turns(steps, budget, clock, lambda: None).waited is None
+
+
+def test_the_system_says_how_long_threads_waited():
+    before = waiting_seconds()
+    if before is None:
+        assert sys.platform != "linux"
+    else:
+        assert 0.0 <= before <= waiting_seconds()
 
 
 class Clock:
