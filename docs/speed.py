@@ -1,5 +1,7 @@
 """Prints the two tables of speed.md that are derived on paper: `python docs/speed.py`.
 
+With files of `prproduct bench --json`, the table of what was measured: `python docs/speed.py layers.json nets.json`.
+
 Numbers moved are counted in the source: `kernels/passes.py` and `kernels/contractions.py` for the compiled path,
 `kernels/pairs.py`, `splitting.py` and `windows.py` for plain torch, where every operation reads its operands and writes
 its result.
@@ -7,13 +9,17 @@ its result.
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from torch import nn
 
 from prproduct.bench.cases import CASES, Case
+from prproduct.bench.rows import Report
+from prproduct.bench.timing import Verdict
 
 FLOAT = 4  # bytes
 
@@ -123,6 +129,28 @@ def prediction_table(layers: list[Layer]) -> list[str]:
     return lines
 
 
+def measured_table(report: Report) -> list[str]:
+    """What a run measured; ? where it was too noisy to judge."""
+    headings = "case | native ms | time | spread | target | literal | saved | at most".split(" | ")
+    lines = [f"| {' | '.join(headings)} |", "| --- " * len(headings) + "|"]
+    for row in report.rows:
+        times = row.times
+        mark = " ?" if row.verdict is Verdict.NOISY else ""
+        literal = "–" if times.reference_ratio is None else f"{times.reference_ratio:.1f}"
+        lines.append(
+            f"| {row.name} | {times.native_ms:.1f} | {times.ratio:.2f}{mark} | {times.spread:.2f} | {row.target} "
+            f"| {literal} | {row.saved_ratio:.2f} | {row.saved_target:.2f} |"
+        )
+    return lines
+
+
+def derived_tables() -> list[list[str]]:
+    """Both."""
+    layers = [Layer.of(case) for case in CASES if case.group in ("linear", "conv")]
+    return [bytes_table(layers), prediction_table(layers)]
+
+
 if __name__ == "__main__":
-    table = [Layer.of(case) for case in CASES if case.group in ("linear", "conv")]
-    print("\n".join([*bytes_table(table), "", *prediction_table(table)]))
+    reports = [Report.from_json(Path(name).read_text()) for name in sys.argv[1:]]
+    for table in [measured_table(report) for report in reports] if reports else derived_tables():
+        print("\n".join([*table, ""]))

@@ -23,7 +23,7 @@ class Row:
     saved_ours: int | None
     saved_target: float | None
     without_reference: str | None  # why the literal formula was not run
-    waited: float | None = None  # share of the time without a core
+    waited: float | None = None  # seconds per second without a core
     size: int | None = None  # what a sweep varies
 
     @property

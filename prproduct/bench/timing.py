@@ -7,10 +7,10 @@ much two times of the very same thing differ.
     ratio           median over turns of  ours / mean of the two native times
     spread          half the distance between the quartiles of these ratios
     self difference |median over turns of  second native / first native  − 1|
-    waited          share of the time in which a thread of ours was ready to run and had no core (Linux tells)
+    waited          seconds per second that threads of ours were ready to run and had no core (Linux tells)
 
 A ratio is too noisy to judge where the native layer differs from itself by more than 5 %; where the spread is above
-15 % of the ratio; where more than 10 % of the time went by waiting for a core that others held, which takes both sides
+15 % of the ratio; where they waited more than 0.1 s of every second for a core that others held, which takes both sides
 equally long and hides the difference (a linear layer of 1.5 ms took 47 ms so, at a steady ratio of 1.01 instead of
 2.2); or where the ratio is nearer to its target than the self difference or twice the standard error of the median:
 measured again, it might fall on the other side.
@@ -32,7 +32,7 @@ from prproduct.bench.machine import waiting_seconds
 NATIVE, AGAIN, OURS, REFERENCE = "native", "native again", "ours", "reference"
 MOST_SELF_DIFFERENCE = 0.05
 MOST_SPREAD = 0.15  # of the ratio
-MOST_WAITED = 0.10  # of the time
+MOST_WAITED = 0.10  # seconds per second, of all threads
 
 
 class Step(Protocol):
@@ -75,7 +75,7 @@ class Times:
     """
 
     seconds: Mapping[str, list[float]]
-    waited: float | None = None  # None where the system does not tell
+    waited: float | None = None  # seconds per second; None where the system does not tell
 
     @property
     def native_ms(self) -> float:
@@ -120,7 +120,7 @@ class Times:
         if self.spread > MOST_SPREAD * self.ratio:
             return f"the ratio spreads by ± {self.spread:.2f}"
         if self.waited is not None and self.waited > MOST_WAITED:
-            return f"its threads waited for a core during {self.waited:.0%} of the time"
+            return f"its threads together waited {self.waited:.2f} s of every second for a core"
         return None
 
     def verdict(self, target: float | None) -> Verdict:

@@ -70,7 +70,7 @@ def test_waiting_for_a_core_spoils_the_row_although_the_ratio_looks_steady():
     seconds = {name: [1.0] * 8 for name in (NATIVE, AGAIN, OURS)}
     starved = Times(seconds, waited=0.5)
     assert starved.verdict(1.5) is Verdict.NOISY
-    assert "waited for a core during 50%" in starved.noise
+    assert "waited 0.50 s of every second" in starved.noise
     assert Times(seconds, waited=0.02).verdict(1.5) is Verdict.MET
     assert Times(seconds, waited=None).verdict(1.5) is Verdict.MET
 
