@@ -131,7 +131,7 @@ def prediction_table(layers: list[Layer]) -> list[str]:
 
 def measured_table(report: Report) -> list[str]:
     """What a run measured; ? where it was too noisy to judge."""
-    headings = "case | native ms | time | spread | target | literal | saved | at most".split(" | ")
+    headings = ["case", "native ms", "time", "spread", "target", "literal", "saved", "at most"]
     lines = [f"| {' | '.join(headings)} |", "| --- " * len(headings) + "|"]
     for row in report.rows:
         times = row.times

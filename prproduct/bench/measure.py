@@ -14,7 +14,7 @@ from prproduct.bench.cases import Case
 from prproduct.bench.literal import make_literal, why_not_literal
 from prproduct.bench.memory import kept_bytes
 from prproduct.bench.paths import path_of
-from prproduct.bench.rows import Row, Settings
+from prproduct.bench.rows import NOT_ASKED_FOR, Row, Settings
 from prproduct.bench.timing import AGAIN, NATIVE, OURS, REFERENCE, Budget, take_turns
 
 
@@ -44,7 +44,7 @@ def measure(case: Case, settings: Settings, budget: Budget, with_reference: bool
         modules = {name: cast(nn.Module, torch.compile(module, dynamic=False)) for name, module in modules.items()}
     else:
         saved_native, saved_ours, saved_target = _saved(case, contenders)
-    why_not = why_not_literal(contenders.native, contenders.batch) if with_reference else "not asked for"
+    why_not = why_not_literal(contenders.native, contenders.batch) if with_reference else NOT_ASKED_FOR
     if why_not is None:
         modules[REFERENCE] = make_literal(copy.deepcopy(contenders.native), settings.product)
     steps = case.steps(modules, contenders.batch)

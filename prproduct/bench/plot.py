@@ -78,6 +78,11 @@ def _sweep(report: Report) -> Figure:
     sizes = [row.size or 0 for row in report.rows]
     ratios, spreads = [row.times.ratio for row in report.rows], [row.times.spread for row in report.rows]
     axes.errorbar(sizes, ratios, yerr=spreads, fmt="o-", color=_COLOURS[Verdict.OPEN], markersize=5, label="ours")
+    noisy = [(row.size, row.times.ratio) for row in report.rows if row.verdict is Verdict.NOISY]
+    if noisy:
+        axes.plot(
+            *zip(*noisy, strict=True), "o", color=_COLOURS[Verdict.NOISY], markersize=5, zorder=3, label="too noisy"
+        )
     literal = [(row.size, row.times.reference_ratio) for row in report.rows if row.times.reference_ratio is not None]
     if literal:
         axes.plot(*zip(*literal, strict=True), "D:", color=_GREY, markerfacecolor="none", label="literal formula")

@@ -10,6 +10,9 @@ from prproduct.bench.machine import Machine
 from prproduct.bench.timing import Times, Verdict
 
 
+NOT_ASKED_FOR = "not asked for"
+
+
 @dataclass(frozen=True)
 class Row:
     """One case."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich import box
 from rich.table import Table
 
-from prproduct.bench.rows import Report, Row
+from prproduct.bench.rows import NOT_ASKED_FOR, Report, Row
 from prproduct.bench.timing import Verdict
 
 _STYLES = {Verdict.MET: "green", Verdict.MISSED: "red", Verdict.NOISY: "yellow", Verdict.OPEN: ""}
@@ -43,8 +43,8 @@ def remarks(report: Report) -> list[str]:
         lines.append(f"Other programs were running: load average {report.machine.load:.1f} when this began")
     skipped: dict[str, list[str]] = {}
     for row in report.rows:
-        if row.without_reference is not None:
-            skipped.setdefault(row.without_reference, []).append(row.name)
+        if row.without_reference not in (None, NOT_ASKED_FOR):
+            skipped.setdefault(str(row.without_reference), []).append(row.name)
     lines += [f"– no literal formula for {'; '.join(names)}: {reason}" for reason, names in skipped.items()]
     return lines
 

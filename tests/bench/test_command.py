@@ -67,7 +67,7 @@ def test_only_leaves_the_others_out(capsys):
     assert status_of("--only", "conv", "--no-reference") == 0
     out = capsys.readouterr().out
     assert "Linear" not in out
-    assert "not asked for" in out
+    assert "no literal formula" not in out  # it was the user who left it out
 
 
 def test_json_on_stdout_is_the_whole_run_and_comes_back_equal(capsys):
@@ -179,6 +179,11 @@ def test_remarks_say_which_rows_cannot_be_judged_and_why():
     assert lines[1].startswith("? close: 1.10 is too near to its target")
     assert lines[2].startswith("2 of 3 rows cannot be judged")
     assert remarks(Report(MACHINE, Settings(), [row()])) == []
+
+
+def test_remarks_say_where_the_literal_formula_did_not_run():
+    large = row(without_reference="too large")
+    assert remarks(Report(MACHINE, Settings(), [large])) == ["– no literal formula for a layer: too large"]
 
 
 def test_remarks_say_that_other_programs_were_running():
