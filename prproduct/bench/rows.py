@@ -9,7 +9,6 @@ from typing import Any
 from prproduct.bench.machine import Machine
 from prproduct.bench.timing import Times, Verdict
 
-
 NOT_ASKED_FOR = "not asked for"
 
 
