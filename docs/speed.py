@@ -10,7 +10,6 @@ its result.
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -41,8 +40,7 @@ FUSED = Passes(5, 4, 4, 6, 0)  # sums over two different axes: the pairs are rea
 NUMBERS_OF_BOX_SUMS = 40  # per window, in plain torch: 2 × 2 axes × (a padding and two additions), and cutting
 
 
-@dataclass(frozen=True)
-class Layer:
+class Layer(NamedTuple):
     """What a layer of the table computes and moves."""
 
     name: str
