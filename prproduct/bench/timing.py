@@ -61,7 +61,7 @@ class Budget:
     turns: int = 15
     seconds: float = 1.5
     most: int = 200
-    warm_up: int = 3
+    warm_up: int = 3  # turns; fewer if they take longer than `seconds`
     reference_turns: int = 3  # at least; more while the literal formula has taken less than `seconds`
 
 
@@ -151,18 +151,15 @@ def take_turns(
     collecting = gc.isenabled()
     gc.disable()  # a collection in one contender's step would be charged to it
     try:
-        for turn in range(-budget.warm_up, max(budget.turns, budget.most)):
-            if turn == 0:
-                gc.collect()
-                start, waited_before = clock(), waiting()
+        _warm_up(steps, budget, clock)
+        gc.collect()
+        start, waited_before = clock(), waiting()
+        for turn in range(max(budget.turns, budget.most)):
             if turn >= budget.turns and all(sum(seconds[name]) >= budget.seconds for name in (NATIVE, OURS)):
                 break
             for name in _order(steps, turn):
-                if name == REFERENCE and not _reference_has_a_turn(seconds[name], turn, budget):
-                    continue
-                elapsed = _timed(steps[name], clock)
-                if turn >= 0:
-                    seconds[name].append(elapsed)
+                if name != REFERENCE or _reference_has_a_turn(seconds[name], budget):
+                    seconds[name].append(_timed(steps[name], clock))
     finally:
         if collecting:
             gc.enable()
@@ -178,9 +175,17 @@ def _order(steps: Mapping[str, object], turn: int) -> list[str]:
     return names[first:] + names[:first]
 
 
-def _reference_has_a_turn(taken: list[float], turn: int, budget: Budget) -> bool:
-    """One step to warm up; it is so much slower that few turns tell."""
-    return turn == -1 or (turn >= 0 and (len(taken) < budget.reference_turns or sum(taken) < budget.seconds))
+def _warm_up(steps: Mapping[str, Step], budget: Budget, clock: Callable[[], float]) -> None:
+    """Turns that do not count; long steps need one only."""
+    for turn in range(budget.warm_up):
+        taken = sum(_timed(step, clock) for name, step in steps.items() if name != REFERENCE or turn == 0)
+        if taken > budget.seconds:
+            return
+
+
+def _reference_has_a_turn(taken: list[float], budget: Budget) -> bool:
+    """It is so much slower that few turns tell."""
+    return len(taken) < budget.reference_turns or sum(taken) < budget.seconds
 
 
 def _timed(step: Step, clock: Callable[[], float]) -> float:

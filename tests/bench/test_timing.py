@@ -145,8 +145,14 @@ def test_contenders_rotate_and_none_follows_itself():
 
 def test_warm_up_turns_do_not_count():
     log = []
-    run(Budget(turns=2, seconds=0.0, warm_up=3), log=log)
-    assert log.count(OURS) == 5
+    seconds = run(Budget(turns=2, seconds=8.0, warm_up=3, most=2), log=log)  # a turn takes 4 seconds
+    assert log.count(OURS) == 3 + len(seconds[OURS]) == 5
+
+
+def test_long_steps_warm_up_once():
+    log = []
+    run(Budget(turns=2, seconds=3.0, warm_up=3, most=2), log=log)
+    assert log.count(OURS) == 1 + 2
 
 
 def test_the_slow_reference_takes_part_in_few_turns():
