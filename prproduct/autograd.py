@@ -26,6 +26,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import forward_ad
 
+from prproduct.kernels import fusion
 from prproduct.kernels.compiled import serves
 from prproduct.kernels.contractions import Contraction, Convolution, Linear
 from prproduct.kernels.convolution_rule import ConvolutionRule
@@ -269,7 +270,9 @@ class GradientRule:
 
     def split(self, grad: Tensor) -> tuple[Half, Half]:
         """D∘g and the sums of (L − D)·cos θ∘g, for dW and for dX."""
-        return split(self.product, self.pairs, _pairs(self.contraction, grad))
+        grad = _pairs(self.contraction, grad)
+        fused = fusion.serves(self.product, grad)
+        return (fusion.split if fused else split)(self.product, self.pairs, grad)
 
     def weight_gradient(self, half: Half, grad: Tensor) -> Tensor:
         """dW of the module's docstring."""
