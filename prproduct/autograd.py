@@ -44,6 +44,7 @@ _NO_COMPILED_TRANSFORMS = (
 
 
 Memory = Literal["save", "recompute"]
+_NOTHING = torch.empty(0)
 
 
 def apply(
@@ -124,7 +125,7 @@ class ProductFn(torch.autograd.Function):
             # into the output (relu_, +=). The witness shares the counter but not the memory: it tells that it happened.
             kept = output.data
             ctx.witness = output.detach()
-            ctx.witness.data = output.new_empty(0)
+            ctx.witness.data = _NOTHING if output.is_cpu else output.new_empty(0)
             ctx.version = ctx.witness._version
         ctx.save_for_backward(input, weight, bias, kept)
 

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-_SMALL = 2**20  # numbers below which another thread costs more than it saves: torch's own still spin on the cores
+_SMALL = 2**19  # numbers below which another thread costs more than it saves: torch's own still spin on the cores
 _switched_on = True
 _ONE = {torch.float32: np.float32(1.0), torch.float64: np.float64(1.0)}
 
@@ -82,16 +82,13 @@ def serves(*tensors: Tensor | None) -> bool:
     )
 
 
+# Of a tensor whose memory is what it says: on the CPU, dense, neither negated nor zero by a flag, nor wrapped.
+_PLAIN_KEYS = torch._C._dispatch_keys(torch.empty(0)).raw_repr()
+
+
 def _is_plain(t: Tensor) -> bool:
-    return (
-        type(t) in (Tensor, torch.nn.Parameter)
-        and t.is_cpu
-        and t.layout == torch.strided
-        and t.numel() > 0
-        and not t.is_neg()
-        and not t._is_zerotensor()
-        and not torch._C._functorch.is_legacy_batchedtensor(t)
-    )
+    ordinary = type(t) is Tensor or type(t) is torch.nn.Parameter
+    return ordinary and torch._C._dispatch_keys(t).raw_repr() == _PLAIN_KEYS and t.numel() > 0
 
 
 def one_of(t: Tensor) -> Any:
@@ -104,7 +101,7 @@ def threads_for(numbers: int, pieces: int) -> int:
     return 1 if numbers < _SMALL else max(1, min(torch.get_num_threads(), pieces))
 
 
-_LARGE = 2**20  # bytes: memory below is quickly had
+LARGE = 2**20  # bytes: memory below is quickly had
 _KEPT = 2  # pieces of memory, as a backward needs them
 _spare = threading.local()
 
@@ -115,6 +112,8 @@ def borrow(like: Tensor, count: int) -> Tensor:
     The system hands out large memory anew each time and clears it page by page: 8 MB take 2 ms, as long as a pass over
     them. So each thread keeps the largest pieces that it had for the next backward.
     """
+    if count * like.element_size() < LARGE:
+        return like.new_empty(count)
     pieces = vars(_spare).get(str(like.dtype), [])
     for place, piece in enumerate(pieces):
         if len(piece) >= count:
@@ -125,7 +124,7 @@ def borrow(like: Tensor, count: int) -> Tensor:
 def give_back(*pieces: Tensor) -> None:
     """Whoever borrowed them needs them no more."""
     for piece in pieces:
-        if len(piece) * piece.element_size() >= _LARGE:
+        if len(piece) * piece.element_size() >= LARGE:
             kept = vars(_spare).setdefault(str(piece.dtype), [])
             kept.append(piece)
             kept.sort(key=len)

@@ -40,7 +40,7 @@ class ConvolutionRule(CompiledRule):
         self.planes = self.format is torch.contiguous_format
         self.x = input.contiguous(memory_format=self.format)
         self.together = 1 if self.planes else groups
-        self.units = len(input) * groups // self.together
+        self.units = input.shape[0] * groups // self.together
         threads = threads_for(max(input.numel(), grad.numel()), self.units)
         wide, narrow = (grad.shape[2:], input.shape[2:]) if transposed else (input.shape[2:], grad.shape[2:])
         self.shape = _shape(contraction, wide, narrow, weight.shape[2:])
@@ -48,11 +48,11 @@ class ConvolutionRule(CompiledRule):
         largest = math.prod(max(pair) for pair in zip(wide, narrow, strict=True))
         self.window_memory = 2 * self.together * largest
         self.plane_memory = self.window_memory + 3 * self.windows
-        data_vectors = len(input) * groups * self.windows
+        data_vectors = input.shape[0] * groups * self.windows
         rows = 0 if self.planes else data_vectors
         w = weight if _is_dense_by_first_axis(weight) and not transposed else weight.contiguous()
         vectors = _kernels(weight, groups, transposed)
-        numbers = (len(input) * groups * self.places, threads * self.plane_memory, threads * len(w), rows, rows)
+        numbers = (input.shape[0] * groups * self.places, threads * self.plane_memory, threads * w.shape[0], rows, rows)
         super().__init__(program, w, vectors, groups, True, threads, rows, *numbers)
         self.coefficients, self.work, self.partial, self.norm, self.inverse = self.numbers
         bias = None if output is None else bias
@@ -108,7 +108,7 @@ class ConvolutionRule(CompiledRule):
             share_out(convolution_passes().split_planes, self.threads, 0, self.units, *what, *into, *self.rule)
             return
         norms = (self.table, (self.norm, self.inverse), self.by_weight, self.doubles, (self.registers, self.partial))
-        rows = len(self.x) * self.windows
+        rows = self.x.shape[0] * self.windows
         share_out(passes().split_rows, self.threads, 0, rows, self.groups, channels, pairs, *norms, *self.rule)
         sums = (self.doubles, self.inverse, self.work, self.window_memory, self.coefficients, self.one)
         back = convolution_passes().window_sums_back

@@ -25,8 +25,8 @@ class LinearRule(CompiledRule):
     ) -> None:
         """`bias` has one number, or one for each row of the weight."""
         self.contraction, self.input, self.weight = contraction, input, weight
-        self.x, w = as_rows(input).contiguous(), torch.atleast_2d(weight).contiguous()
-        (rows, columns), channels = self.x.shape, len(w)
+        self.x, w = as_rows(input).contiguous(), (weight if weight.dim() == 2 else weight[None]).contiguous()
+        (rows, columns), channels = self.x.shape, w.shape[0]
         threads = threads_for(rows * max(columns, channels), rows)
         steps = (0, columns, 0)
         vectors, self.data_vectors = Vectors(channels, 1, columns, steps), Vectors(rows, 1, columns, steps)
@@ -44,9 +44,9 @@ class LinearRule(CompiledRule):
     def gradients(self, grad: Tensor, wants_input: bool, wants_weight: bool, overwrite: bool = False) -> Gradients:
         """dX and dW; with `overwrite`, the memory of grad may be used."""
         steps = self.stepwise(self.contraction.as_pairs(grad), overwrite)
-        everything = slice(0, len(self.p))
+        everything = slice(0, self.p.shape[0])
         steps.split(everything)
-        of_input = steps.input_gradient(everything).view(self.input.shape) if wants_input else None
+        of_input = like(steps.input_gradient(everything), self.input) if wants_input else None
         of_weight = steps.weight_gradient() if wants_weight else None
         self.finish()
         return of_input, of_weight
@@ -76,7 +76,7 @@ class LinearSteps:
         if half.turn == 0.0:
             result = rule.x.new_zeros(count, columns)
         else:
-            turned = self.for_input if count == len(self.for_input) else self.for_input[rows]
+            turned = self.for_input if count == self.for_input.shape[0] else self.for_input[rows]
             result = turned.mm(rule.weight_memory)  # (rows, out) @ (out, in)
         if half.has_sums:
             # The pass counts from the first of all rows.
@@ -92,4 +92,9 @@ class LinearSteps:
         if half.has_sums:
             rule.add_along_weight(result)
         rule.finish()
-        return result.view(rule.weight.shape)
+        return like(result, rule.weight)
+
+
+def like(t: Tensor, other: Tensor) -> Tensor:
+    """In the other's shape; a view that changes nothing would cost as much as a small kernel."""
+    return t if t.dim() == other.dim() else t.view(other.shape)

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from prproduct.kernels.compiled import borrow, give_back, one_of, passes, share_out, threads_for
+from prproduct.kernels.compiled import LARGE, borrow, give_back, one_of, passes, share_out, threads_for
 from prproduct.kernels.pairs import floor_of_sin_square, negligible_excess
 from prproduct.kernels.programs import Program
 
@@ -116,6 +116,8 @@ class CompiledRule:
         return self._another(grad) if weight_half.writes else grad, self._another(grad) if input_half.writes else grad
 
     def _another(self, grad: Tensor) -> Tensor:
+        if grad.numel() * self.size < LARGE:
+            return torch.empty_like(grad)
         self.loans.append(borrow(grad, grad.numel()))
         return self.loans[-1].as_strided(grad.shape, grad.stride())
 

@@ -468,7 +468,7 @@ def test_the_memory_given_may_be_the_gradients_own(product):
 
 
 def test_large_memory_is_kept_for_the_next_backward_and_never_shared(monkeypatch):
-    monkeypatch.setattr(compiled, "_LARGE", 1)
+    monkeypatch.setattr(compiled, "LARGE", 1)
     monkeypatch.setattr(compiled, "_spare", threading.local())
     like = torch.empty(0)
     first, second, third = (compiled.borrow(like, count) for count in (10, 20, 30))
@@ -481,7 +481,8 @@ def test_large_memory_is_kept_for_the_next_backward_and_never_shared(monkeypatch
 
 def test_nobody_keeps_the_memory_of_a_gradient(monkeypatch):
     """The gradients of one backward must not change in the next."""
-    monkeypatch.setattr(compiled, "_LARGE", 1)
+    monkeypatch.setattr(compiled, "LARGE", 1)
+    monkeypatch.setattr(rules, "LARGE", 1)
     op, x, w, bias, options = operands("conv2d", torch.float32)
     y = op(x, w, bias, **options)
     first = torch.autograd.grad(y, (x, w), torch.ones_like(y), retain_graph=True)
