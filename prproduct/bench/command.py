@@ -6,13 +6,14 @@ import os
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 import torch
 from rich.console import Console
 from rich.progress import Progress
 from typer import Option
 
+from prproduct.autograd import Memory
 from prproduct.bench import plot as picture
 from prproduct.bench.cases import Case, chosen, swept
 from prproduct.bench.machine import Machine
@@ -32,6 +33,7 @@ def bench(
     product: Annotated[str, Option(help="The product under which ours runs.")] = "pr",
     dtype: Annotated[str, Option(help=f"One of {', '.join(DTYPES)}.")] = "float32",
     threads: Annotated[int | None, Option(help="Torch's threads; as many as torch takes, if not given.")] = None,
+    memory: Annotated[str, Option(help="save, or recompute: whether ours keeps outputs for backward.")] = "save",
     compile: Annotated[bool, Option("--compile", help="torch.compile on both sides.")] = False,
     repeats: Annotated[int, Option(help="Turns at least; short steps get more.")] = Budget.turns,
     reference: Annotated[bool, Option(help="Measure the literal formula too, which is slow.")] = True,
@@ -40,7 +42,7 @@ def bench(
     plot: Annotated[Path | None, Option(help="Draw the ratios into this file.")] = None,
 ) -> None:
     """Time and saved memory of layers and nets, native, under a product, and by the literal formula."""
-    settings = _settings(product, dtype, threads, compile, sweep)
+    settings = _settings(product, dtype, threads, compile, sweep, memory)
     if repeats < 2:
         raise InputError(f"--repeats {repeats}: a spread needs at least 2")
     if sweep is not None and only:
@@ -62,7 +64,9 @@ def bench(
             _show(report, json, plot)
 
 
-def _settings(product: str, dtype: str, threads: int | None, compile: bool, sweep: str | None) -> Settings:
+def _settings(product: str, dtype: str, threads: int | None, compile: bool, sweep: str | None, memory: str) -> Settings:
+    if memory not in ("save", "recompute"):
+        raise InputError(f"--memory {memory}: unknown; there are save and recompute")
     try:
         resolve(product)
     except (ValueError, TypeError) as error:
@@ -73,7 +77,7 @@ def _settings(product: str, dtype: str, threads: int | None, compile: bool, swee
     most = os.cpu_count() or 1
     if not 1 <= threads <= most:
         raise InputError(f"--threads {threads}: this machine takes 1 to {most}")
-    return Settings(product, dtype, threads, compile, sweep)
+    return Settings(product, dtype, threads, compile, sweep, cast(Memory, memory))
 
 
 def _measured(cases: list[Case], settings: Settings, budget: Budget, reference: bool) -> Iterable[Row]:

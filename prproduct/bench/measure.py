@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import prproduct as pr
+from prproduct.autograd import Memory
 from prproduct.bench.cases import Case
 from prproduct.bench.literal import make_literal, why_not_literal
 from prproduct.bench.memory import kept_bytes
@@ -27,17 +28,17 @@ class Contenders:
     batch: Tensor
 
     @classmethod
-    def of(cls, case: Case, product: str, dtype: torch.dtype) -> Contenders:
+    def of(cls, case: Case, product: str, dtype: torch.dtype, memory: Memory = "save") -> Contenders:
         """Those of a case; the seed makes them the same in every run."""
         torch.manual_seed(0)
         native = case.build().to(dtype)
-        return cls(native, pr.convert(copy.deepcopy(native), product), case.batch(dtype))
+        return cls(native, pr.convert(copy.deepcopy(native), product, memory=memory), case.batch(dtype))
 
 
 def measure(case: Case, settings: Settings, budget: Budget, with_reference: bool = True) -> Row:
     """The row of a case."""
     dtype = getattr(torch, settings.dtype)
-    contenders = Contenders.of(case, settings.product, dtype)
+    contenders = Contenders.of(case, settings.product, dtype, settings.memory)
     modules = {NATIVE: contenders.native, OURS: contenders.ours, AGAIN: copy.deepcopy(contenders.native)}
     saved_native, saved_ours, saved_target = None, None, None
     if settings.compile:

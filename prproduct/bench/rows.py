@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from prproduct.autograd import Memory
 from prproduct.bench.machine import Machine
 from prproduct.bench.timing import Times, Verdict
 
@@ -62,10 +63,13 @@ class Settings:
     threads: int = 1
     compile: bool = False
     sweep: str | None = None
+    memory: Memory = "save"
 
     def __str__(self) -> str:
         mode = "torch.compile on both sides" if self.compile else "eager"
-        return f"{self.product} beside native, {self.dtype}, {self.threads} thread{'s'[: self.threads > 1]}, {mode}"
+        kept = "" if self.memory == "save" else f', memory="{self.memory}"'
+        threads = f"{self.threads} thread{'s'[: self.threads > 1]}"
+        return f"{self.product} beside native, {self.dtype}, {threads}, {mode}{kept}"
 
 
 @dataclass(frozen=True)

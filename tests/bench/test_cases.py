@@ -10,6 +10,7 @@ import prproduct as pr
 from prproduct.bench.cases import CASES, SWEEPS, Case, chosen, swept
 from prproduct.bench.literal import make_literal, why_not_literal
 from prproduct.bench.measure import Contenders, measure
+from prproduct.bench.memory import kept_bytes
 from prproduct.bench.networks import GPT, InPlaceNet, ViT
 from prproduct.bench.paths import COMPILED, INDUCTOR, NATIVE, PLAIN, path_of
 from prproduct.bench.rows import Settings
@@ -191,3 +192,10 @@ def test_a_sweep_varies_one_size(kind):
     smallest = cases[0]
     contenders = Contenders.of(smallest, "pr", torch.float32)
     assert torch.equal(contenders.native(contenders.batch), contenders.ours(contenders.batch))
+
+
+def test_recomputing_keeps_no_more_than_natively():
+    case = next(case for case in CASES if case.name.startswith("Linear 128"))
+    contenders = Contenders.of(case, "pr", torch.float32, memory="recompute")
+    kept = [kept_bytes(case.forward(module), contenders.batch) for module in (contenders.native, contenders.ours)]
+    assert kept[0] == kept[1]

@@ -128,6 +128,7 @@ def test_a_sweep_measures_its_sizes(capsys):
     [
         (["--only", "gru"], "--only gru: no case is called so"),
         (["--dtype", "int8"], "--dtype int8: unknown"),
+        (["--memory", "little"], "--memory little: unknown"),
         (["--threads", "0"], "--threads 0: this machine takes 1 to"),
         (["--threads", "100000"], "--threads 100000: this machine takes 1 to"),
         (["--repeats", "1"], "--repeats 1: a spread needs at least 2"),
