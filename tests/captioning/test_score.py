@@ -117,6 +117,10 @@ def changed(content, **values):
     return {**content, **values}
 
 
+def sentence(entry):
+    return {"images": [{"cocoid": 7, "split": "test", "sentences": [entry]}]}
+
+
 @pytest.mark.parametrize(
     ("references", "results", "options", "line"),
     [
@@ -133,7 +137,16 @@ def changed(content, **values):
         (COCO, [{"image_id": 3}], [], "results.json: an entry without 'caption'"),
         (COCO, [{"image_id": 3, "caption": None}], [], "results.json: an entry without 'caption'"),
         (COCO, [*RESULTS, RESULTS[0]], [], "results.json: more than one caption of images: 3$"),
-        (COCO, [*RESULTS, changed(RESULTS[0], image_id="7")], [], "images that the references do not have: 7"),
+        (COCO, [*RESULTS, changed(RESULTS[0], image_id="7")], [], "do not have: 7 .as strings; .* as numbers"),
+        (COCO, [*RESULTS, changed(RESULTS[0], image_id=8)], [], "images that the references do not have: 8$"),
+        (COCO, [changed(RESULTS[0], image_id=3.0)], [], "without 'image_id', a whole number or a string: .* 3.0"),
+        (COCO, '[{"image_id": ' + "1" * 5000 + "}]", [], "results.json: .* thousands of digits"),
+        (COCO, [changed(RESULTS[0], caption="half \ud83d")], [], r"a lone surrogate\) in 'half \\ud83d'"),
+        (changed(COCO, images=COCO["images"] * 2), RESULTS, [], "references.json: images listed more than once: 3, 7"),
+        ({"images": KARPATHY["images"] * 2}, RESULTS, [], "references.json: images listed more than once: 3, 7"),
+        (sentence({}), RESULTS, [], "references.json: a sentence without 'raw' or 'tokens'"),
+        (sentence({"tokens": None}), RESULTS, [], "a sentence without 'raw' or 'tokens'"),
+        (sentence({"tokens": "a cat"}), RESULTS, [], "a sentence without 'raw' or 'tokens', a list of strings"),
         (COCO, RESULTS[:1], [], "results.json: no caption of images that have references: 7 .*--subset"),
         (changed(COCO, images=[{"id": 1}]), RESULTS, [], "no caption of images that have references: 1"),
         (changed(COCO, annotations=COCO["annotations"][1:]), RESULTS, [], "images without a reference: 3"),
