@@ -113,6 +113,14 @@ def test_saved_frequencies_serve(run, tmp_path):
     assert (status, json.loads(out)["scores"]["CIDEr"]) == (0, pytest.approx(expected, abs=1e-12))
 
 
+def test_frequencies_of_token_ids_are_refused_for_words(run, tmp_path):
+    """CIDEr would come out all the same, and mean nothing."""
+    Frequencies.of([["1 2 0"], ["3 0"]]).save(tmp_path / "ids.npz")
+    status, out, error = run(COCO, RESULTS, "--metrics", "cider", "--frequencies", str(tmp_path / "ids.npz"))
+    assert (status, out) == (2, "")
+    assert "of token ids, where captions are words" in error
+
+
 def changed(content, **values):
     return {**content, **values}
 
@@ -193,9 +201,10 @@ def test_without_java_the_others_are_still_reported(run, monkeypatch, tmp_path):
     assert "BLEU-1" in out
     assert "no meteor: METEOR needs Java: install" in error
     assert "no spice: SPICE needs" in error
-    status, out, _ = run(COCO, RESULTS, "--metrics", "bleu,meteor")
-    assert status == 1, "somebody did"
-    assert "BLEU-1" in out
+    for metrics in ("bleu,meteor", "bleu,meteor,rouge-l,cider,spice"):
+        status, out, _ = run(COCO, RESULTS, "--metrics", metrics)
+        assert status == 1, "somebody did"
+        assert "BLEU-1" in out
 
 
 def test_one_image_is_scored():
