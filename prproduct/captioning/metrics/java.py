@@ -179,7 +179,8 @@ def folder_of(name: str) -> Path:
     package = importlib.util.find_spec("pycocoevalcap")
     if package is None or not package.submodule_search_locations:
         raise InputError(
-            "METEOR, SPICE and the java tokenizer come with pycocoevalcap: pip install 'prproduct[captions]'"
+            "METEOR, SPICE, the java tokenizer and COCO's captions come with pycocoevalcap, which is not installed: "
+            "pip install 'prproduct[captions]'"
         )
     return Path(next(iter(package.submodule_search_locations))) / name
 
