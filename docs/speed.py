@@ -145,7 +145,7 @@ def measured_table(report: Report) -> list[str]:
 
 def derived_tables() -> list[list[str]]:
     """Both."""
-    layers = [Layer.of(case) for case in CASES if case.group in ("linear", "conv")]
+    layers = [Layer.of(case) for case in CASES if isinstance(case, Case) and case.group in ("linear", "conv")]
     return [bytes_table(layers), prediction_table(layers)]
 
 

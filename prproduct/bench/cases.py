@@ -1,4 +1,4 @@
-"""The table of what is measured: layers, nets and their targets.
+"""The table of what is measured: layers, nets, the caption reward, and their targets.
 
 Targets are ratios to the native layer or net, for `pr` in float32 on two cores.
 """
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from prproduct.bench.networks import GPT, InPlaceNet, ViT
+from prproduct.bench.reward import RewardCase
 from prproduct.bench.steps import LayerStep, NetStep, loss_of, output_of
 from prproduct.bench.timing import Step
 from prproduct.classification import models
@@ -101,7 +102,7 @@ def net(group: str, name: str, build: Callable[[], nn.Module], batch: int, targe
     return Case(group, f"{name}, batch {batch}", build, (batch, 3, 32, 32), target, saved, classes=10)
 
 
-CASES = [
+CASES: list[Case | RewardCase] = [
     linear(128, 784, 256),
     linear(128, 512, 512),
     linear(2048, 512, 2048),
@@ -121,6 +122,7 @@ CASES = [
     net("transformers", "ViT-S of 4×4 patches", partial(ViT, classes=10), 16, 1.12, 1.13),
     Case("transformers", "GPT-2 of 6 layers, 2×256 tokens", GPT, (2, 256), 1.12, 1.13, classes=50257, vocabulary=50257),
     net("inplace", "residuals added in place", InPlaceNet, 32, 1.30),
+    RewardCase(),
 ]
 
 SWEEPS: dict[str, tuple[str, list[Case]]] = {
@@ -139,7 +141,7 @@ SWEEPS: dict[str, tuple[str, list[Case]]] = {
 }
 
 
-def chosen(only: Sequence[str]) -> list[Case]:
+def chosen(only: Sequence[str]) -> list[Case | RewardCase]:
     """The cases whose group or name contains one of the given words; all, if none is given.
 
     >>> [case.name for case in chosen(["lstm", "→512"])]
@@ -153,7 +155,7 @@ def chosen(only: Sequence[str]) -> list[Case]:
     return [case for case in CASES if case in wanted]
 
 
-def _matching(word: str) -> list[Case]:
+def _matching(word: str) -> list[Case | RewardCase]:
     plain = word.lower().replace("x", "×")  # who types × on a keyboard?
     return [case for case in CASES if case.group == word.lower() or plain in case.name.lower().replace("x", "×")]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, cast
 
@@ -18,7 +18,8 @@ from prproduct.bench import plot as picture
 from prproduct.bench.cases import Case, chosen, swept
 from prproduct.bench.machine import Machine
 from prproduct.bench.measure import measure
-from prproduct.bench.rows import Report, Row, Settings
+from prproduct.bench.reward import RewardCase
+from prproduct.bench.rows import Report, Settings
 from prproduct.bench.table import remarks, table
 from prproduct.bench.timing import Budget
 from prproduct.lab.errors import InputError
@@ -56,8 +57,7 @@ def bench(
     before = torch.get_num_threads()
     torch.set_num_threads(settings.threads)
     try:
-        for row in _measured(cases, settings, Budget(turns=repeats), reference):
-            report.rows.append(row)
+        _measure_all(cases, report, Budget(turns=repeats), reference)
     finally:
         torch.set_num_threads(before)
         if report.rows:  # after Ctrl-C, those that are done
@@ -80,12 +80,18 @@ def _settings(product: str, dtype: str, threads: int | None, compile: bool, swee
     return Settings(product, dtype, threads, compile, sweep, cast(Memory, memory))
 
 
-def _measured(cases: list[Case], settings: Settings, budget: Budget, reference: bool) -> Iterable[Row]:
+def _measure_all(cases: Sequence[Case | RewardCase], report: Report, budget: Budget, reference: bool) -> None:
+    """Into the report, as they come; a case that lacks something on this machine leaves the others alone."""
     with Progress(console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("", total=len(cases))
         for case in cases:
             progress.update(task, description=case.name)
-            yield measure(case, settings, budget, reference)
+            try:
+                report.rows.append(measure(case, report.settings, budget, reference))
+            except InputError as error:
+                if len(cases) == 1:
+                    raise
+                report.left_out[case.name] = str(error)
             progress.advance(task)
 
 
@@ -96,6 +102,6 @@ def _show(report: Report, json: bool, plot: Path | None) -> None:
         console = Console() if sys.stdout.isatty() else Console(width=_WIDTH)
         console.print(table(report))
         for line in remarks(report):
-            console.print(line, highlight=False)
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
     if plot is not None:
         picture.save(report, plot)

@@ -15,6 +15,7 @@ from prproduct.bench.cases import Case
 from prproduct.bench.literal import make_literal, why_not_literal
 from prproduct.bench.memory import kept_bytes
 from prproduct.bench.paths import path_of
+from prproduct.bench.reward import RewardCase
 from prproduct.bench.rows import NOT_ASKED_FOR, Row, Settings
 from prproduct.bench.timing import AGAIN, NATIVE, OURS, REFERENCE, Budget, take_turns
 
@@ -35,8 +36,10 @@ class Contenders:
         return cls(native, pr.convert(copy.deepcopy(native), product, memory=memory), case.batch(dtype))
 
 
-def measure(case: Case, settings: Settings, budget: Budget, with_reference: bool = True) -> Row:
+def measure(case: Case | RewardCase, settings: Settings, budget: Budget, with_reference: bool = True) -> Row:
     """The row of a case."""
+    if isinstance(case, RewardCase):
+        return case.measure(budget)
     dtype = getattr(torch, settings.dtype)
     contenders = Contenders.of(case, settings.product, dtype, settings.memory)
     modules = {NATIVE: contenders.native, OURS: contenders.ours, AGAIN: copy.deepcopy(contenders.native)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from prproduct.autograd import Memory
@@ -79,6 +79,7 @@ class Report:
     machine: Machine
     settings: Settings
     rows: list[Row]
+    left_out: dict[str, str] = field(default_factory=dict)  # cases that could not be measured here, and why
 
     def to_json(self) -> str:
         """The run, with what follows from the times written beside them."""
@@ -90,7 +91,7 @@ class Report:
         data = json.loads(text)
         known = {field.name for field in fields(Row)}
         rows = [Row(**{name: value for name, value in row.items() if name in known}) for row in data["rows"]]
-        return cls(Machine(**data["machine"]), Settings(**data["settings"]), rows)
+        return cls(Machine(**data["machine"]), Settings(**data["settings"]), rows, data.get("left_out", {}))
 
 
 def _derived(row: Row) -> dict[str, Any]:

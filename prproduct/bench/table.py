@@ -10,6 +10,7 @@ from prproduct.bench.timing import Verdict
 
 _STYLES = {Verdict.MET: "green", Verdict.MISSED: "red", Verdict.NOISY: "yellow", Verdict.OPEN: ""}
 _MARKS = {Verdict.MET: "✓", Verdict.MISSED: "✗", Verdict.NOISY: "?", Verdict.OPEN: ""}
+SMALL = 0.1  # below which two decimals say nothing
 _COLUMNS = ("native ms", "time ×", "±", "target", "", "literal ×", "saved ×", "at most", "", "path")
 
 
@@ -22,15 +23,19 @@ def table(report: Report) -> Table:
     for index, row in enumerate(report.rows):
         last_of_group = index + 1 < len(report.rows) and report.rows[index + 1].group != row.group
         result.add_row(*_cells(row), end_section=last_of_group)
+    for name in report.left_out:
+        result.add_row(name, *("–" if heading else "" for heading in _COLUMNS))
     return result
 
 
 def remarks(report: Report) -> list[str]:
-    """What the table has no room for: which rows cannot be judged, and where the literal formula did not run."""
+    """What the table has no room for: rows that cannot be judged or measured, and where no literal formula ran."""
     lines = []
     for row in report.rows:
         if row.verdict is Verdict.NOISY:
-            reason = row.times.noise or f"{row.times.ratio:.2f} is too near to its target for the noise of this run"
+            reason = (
+                row.times.noise or f"{_number(row.times.ratio)} is too near to its target for the noise of this run"
+            )
             lines.append(f"? {row.name}: {reason}")
     noisy = len(lines)
     if noisy:
@@ -46,6 +51,7 @@ def remarks(report: Report) -> list[str]:
         if row.without_reference not in (None, NOT_ASKED_FOR):
             skipped.setdefault(str(row.without_reference), []).append(row.name)
     lines += [f"– no literal formula for {'; '.join(names)}: {reason}" for reason, names in skipped.items()]
+    lines += [f"– not measured: {name}: {reason}" for name, reason in report.left_out.items()]
     return lines
 
 
@@ -54,8 +60,8 @@ def _cells(row: Row) -> list[str]:
     return [
         row.name,
         f"{times.native_ms:.2f}",
-        f"[{style}]{times.ratio:.2f}[/]" if style else f"{times.ratio:.2f}",
-        f"{times.spread:.2f}",
+        f"[{style}]{_number(times.ratio)}[/]" if style else _number(times.ratio),
+        _number(times.spread) if times.ratio < SMALL else f"{times.spread:.2f}",
         _number(row.target),
         _MARKS[row.verdict],
         _number(times.reference_ratio, 1),
@@ -67,4 +73,6 @@ def _cells(row: Row) -> list[str]:
 
 
 def _number(value: float | None, digits: int = 2) -> str:
-    return "–" if value is None else f"{value:.{digits}f}"
+    if value is None:
+        return "–"
+    return f"{value:.2g}" if 0 < value < SMALL else f"{value:.{digits}f}"

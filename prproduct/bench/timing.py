@@ -12,8 +12,8 @@ much two times of the very same thing differ.
 A ratio is too noisy to judge where the native layer differs from itself by more than 5 %; where the spread is above
 15 % of the ratio; where they waited more than 0.1 s of every second for a core that others held, which takes both sides
 equally long and hides the difference (a linear layer of 1.5 ms took 47 ms so, at a steady ratio of 1.01 instead of
-2.2); or where the ratio is nearer to its target than the self difference or twice the standard error of the median:
-measured again, it might fall on the other side.
+2.2); or where the ratio is nearer to its target than the self difference makes of it, or than twice the standard error
+of the median: measured again, it might fall on the other side.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class Times:
         if self.self_difference > MOST_SELF_DIFFERENCE:
             return f"the native step differs from itself by {self.self_difference:.0%}"
         if self.spread > MOST_SPREAD * self.ratio:
-            return f"the ratio spreads by ± {self.spread:.2f}"
+            return f"the ratio spreads by ± {self.spread:.2g}"
         if self.waited is not None and self.waited > MOST_WAITED:
             return f"its threads together waited {self.waited:.2f} s of every second for a core"
         return None
@@ -129,7 +129,7 @@ class Times:
             return Verdict.NOISY
         if target is None:
             return Verdict.OPEN
-        if abs(self.ratio - target) < max(self.self_difference, 2 * self.standard_error):
+        if abs(self.ratio - target) < max(self.ratio * self.self_difference, 2 * self.standard_error):
             return Verdict.NOISY
         return Verdict.MET if self.ratio <= target else Verdict.MISSED
 

@@ -13,14 +13,16 @@ from prproduct.bench.measure import Contenders, measure
 from prproduct.bench.memory import kept_bytes
 from prproduct.bench.networks import GPT, InPlaceNet, ViT
 from prproduct.bench.paths import COMPILED, INDUCTOR, NATIVE, PLAIN, path_of
+from prproduct.bench.reward import RewardCase
 from prproduct.bench.rows import Settings
 from prproduct.bench.steps import output_of
-from prproduct.bench.timing import OURS, REFERENCE, Budget, Verdict
+from prproduct.bench.timing import AGAIN, OURS, REFERENCE, Budget, Verdict
+from prproduct.bench.timing import NATIVE as NATIVE_STEP
 from prproduct.kernels import compiled
 from prproduct.lab.errors import InputError
 
-LAYERS = [case for case in CASES if not case.classes]
-NETS = [case for case in CASES if case.classes]
+LAYERS = [case for case in CASES if isinstance(case, Case) and not case.classes]
+NETS = [case for case in CASES if isinstance(case, Case) and case.classes]
 TINY_NETS = [
     Case("tiny", "ViT", lambda: ViT(8, 4, 12, 2, 3, 5), (2, 3, 8, 8), classes=5),
     Case("tiny", "GPT", lambda: GPT(11, 6, 12, 2, 3), (2, 6), classes=11, vocabulary=11),
@@ -36,7 +38,8 @@ def name_of(case):
 def test_the_table_has_every_row_of_the_targets():
     assert [sum(case.group == group for case in CASES) for group in ("linear", "conv", "lstm")] == [4, 7, 1]
     assert [sum(case.group == group for case in CASES) for group in ("nets", "transformers", "inplace")] == [4, 2, 1]
-    assert all(case.target and (case.saved_target or case.may_keep_output) for case in CASES)
+    assert all(case.target and (case.saved_target or case.may_keep_output) for case in (*LAYERS, *NETS))
+    assert [case.target for case in CASES if case.group == "reward"] == [1 / 20]
     assert len({case.name for case in CASES}) == len(CASES)
 
 
@@ -167,6 +170,13 @@ def test_a_linear_layer_may_keep_one_output():
     assert row.saved_ratio == row.saved_target
     assert row.saved_verdict is Verdict.MET
     assert row.without_reference == "not asked for"
+
+
+def test_the_reward_is_measured_beside_pycocoevalcap_in_as_many_turns_as_asked_for():
+    row = measure(RewardCase(images=2), Settings(), Budget(turns=3, seconds=100.0, warm_up=1))
+    assert {name: len(seconds) for name, seconds in row.seconds.items()} == {NATIVE_STEP: 3, AGAIN: 3, OURS: 3}
+    assert row.target == 1 / 20
+    assert row.saved_ratio is None
 
 
 def test_targets_are_for_float32_and_with_torch_compile_for_nets():

@@ -59,6 +59,11 @@ def test_a_native_step_that_differs_from_itself_spoils_the_row():
     assert times([1.05] * 8, native=[1.0] * 8, again=[1.04] * 8).verdict(2.0) is Verdict.MET
 
 
+def test_a_ratio_far_below_its_target_is_judged_although_the_native_step_differs_from_itself_by_more():
+    """4 % of a ratio of 0.01 are nothing beside a target of 0.05."""
+    assert times([0.01] * 8, native=[1.0] * 8, again=[1.04] * 8).verdict(0.05) is Verdict.MET
+
+
 def test_a_wide_spread_spoils_the_row():
     measured = times([0.7, 1.4, 0.8, 1.3, 1.0, 0.7, 1.4, 1.0])
     assert measured.verdict(3.0) is Verdict.NOISY

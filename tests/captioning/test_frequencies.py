@@ -102,12 +102,43 @@ def test_ids_that_do_not_go_with_the_vocabulary_are_refused(tmp_path, counts, wo
         pickle.dumps(idxs(images="many")),
         pickle.dumps(idxs())[:-20],
         pickle.dumps(idxs(images=0)),
+        pickle.dumps(idxs(images=float("inf"))),
+        pickle.dumps(idxs(images=10**400)),
+        pickle.dumps(idxs({("1",): 10**400})),
+        pickle.dumps(idxs({("1",): float("nan")})),
+        pickle.dumps(idxs({("1",): -1})),
+        b"\x80\x04\x8c\x05evil\n\x8c\x02\nx\x93.",
     ],
 )
 def test_a_file_of_something_else_is_one_line(tmp_path, content):
     (tmp_path / "f.p").write_bytes(content)
-    with pytest.raises(InputError):
+    with pytest.raises(InputError) as error:
         load_frequencies(tmp_path / "f.p")
+    assert len(str(error.value).splitlines()) == 1
+
+
+def test_a_file_with_any_byte_changed_or_cut_anywhere_is_read_or_refused_in_one_line(tmp_path):
+    path = tmp_path / "f.npz"
+    Frequencies.of(REFERENCES, VOCABULARY).save(path)
+    whole = path.read_bytes()
+    damaged = [whole[:place] for place in range(0, len(whole), 7)]
+    damaged += [whole[:place] + bytes([whole[place] ^ 0x55]) + whole[place + 1 :] for place in range(len(whole))]
+    refused = []
+    for content in damaged:
+        path.write_bytes(content)
+        try:
+            load_frequencies(path, VOCABULARY)
+        except InputError as error:
+            refused.append(str(error))
+    assert len(refused) > len(whole) / 2
+    assert all(len(line.splitlines()) == 1 for line in refused)
+
+
+@pytest.mark.parametrize("word", ["", "a b"])
+def test_words_that_would_not_come_back_are_not_saved(tmp_path, word):
+    with pytest.raises(InputError, match="a word has no blanks"):
+        Frequencies({("cat",): 1, (word, "cat"): 1}, 2).save(tmp_path / "f.npz")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_archive_of_something_else_is_one_line(tmp_path):

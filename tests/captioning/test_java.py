@@ -101,6 +101,21 @@ def test_without_java_the_error_says_what_to_install(monkeypatch, tmp_path):
         java.tokenize_java(["a"])
 
 
+@pytest.mark.parametrize("use", [lambda: java.tokenize_java(["a"]), lambda: java.Meteor().__enter__()])
+def test_a_java_that_is_no_program_is_one_line(monkeypatch, tmp_path, use):
+    (tmp_path / "java").write_bytes(b"\x00 of another machine")
+    (tmp_path / "java").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(InputError, match=r"cannot start Java: .*/java: Exec format error; install"):
+        use()
+
+
+def test_a_java_that_refuses_its_options_says_which(program):
+    program("sys.exit('Invalid maximum heap size: -Xmx1G\\nError: Could not create the Java Virtual Machine.')")
+    with pytest.raises(InputError, match="METEOR failed in Java: Invalid maximum heap size"), java.Meteor() as meteor:
+        meteor.score([["a"]], ["a"])
+
+
 class TestSpice:
     @pytest.fixture
     def folder(self, tmp_path, monkeypatch):

@@ -159,6 +159,14 @@ class TestCache:
         CiderReward.cached(path, self.captions)
         assert len(made) == 1
 
+    def test_a_file_with_any_byte_changed_is_made_again_or_gives_the_same_scores(self, tmp_path):
+        path, batch, rows = tmp_path / "cider.npz", torch.tensor([[1, 2, 3, 0]]), torch.tensor([0])
+        scores = CiderReward.cached(path, self.captions)(batch, rows)
+        whole = path.read_bytes()
+        for place in range(0, len(whole), 3):
+            path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x55]) + whole[place + 1 :])
+            assert torch.equal(CiderReward.cached(path, self.captions)(batch, rows), scores)
+
     def test_a_place_that_cannot_be_written_is_named(self, tmp_path):
         (tmp_path / "file").write_text("")
         with pytest.raises(InputError, match=r"file/cider.npz: cannot be"):
@@ -192,6 +200,44 @@ def test_references_that_cannot_be_kept_are_named(images, line):
 def test_samples_out_of_range_are_refused_before_memory_is_touched(batch, rows, line):
     with pytest.raises(ValueError, match=line):
         CiderReward.of(PackedCaptions.pack(IMAGES))(torch.tensor(batch), torch.tensor(rows))
+
+
+@pytest.mark.parametrize(
+    ("batch", "rows", "line"),
+    [
+        ([[1.5, 0.0]], [0], "samples of torch.float32"),
+        ([[1, 0]], [0.5], "rows of"),
+        ([[True]], [0], "samples of .*bool"),
+    ],
+)
+def test_samples_that_are_no_integers_are_refused_and_not_rounded(batch, rows, line):
+    with pytest.raises(TypeError, match=line):
+        CiderReward.of(PackedCaptions.pack(IMAGES))(torch.tensor(batch), torch.tensor(rows))
+
+
+@pytest.mark.parametrize("eos", [-1, LARGEST_TOKEN + 1])
+def test_an_end_that_is_no_token_is_refused(eos):
+    with pytest.raises(InputError, match="an end is a token id"):
+        CiderReward.of(PackedCaptions.pack(IMAGES), eos=eos)
+
+
+@pytest.mark.parametrize("caption", [[1, 2, 0], [1, 0, 2]])
+def test_references_that_have_their_end_are_refused(caption):
+    """A second end would be added, and no sample could ever equal them."""
+    with pytest.raises(InputError, match=r"references with their end \(0\) in them"):
+        CiderReward.of(PackedCaptions.pack([[caption], [[3]]]))
+
+
+@pytest.mark.parametrize(("first", "last"), [([0], [1]), ([1], [3]), ([], [])])
+def test_labels_that_point_outside_their_rows_are_refused(first, last):
+    with pytest.raises(InputError, match="they count from 1"):
+        PackedCaptions.from_labels(np.ones((2, 3), int), np.array(first, int), np.array(last, int))
+
+
+def test_samples_without_any_token_score_nothing():
+    assert CiderReward.of(PackedCaptions.pack(IMAGES))(
+        torch.empty(2, 0, dtype=torch.int64), torch.tensor([0, 1])
+    ).tolist() == [0, 0]
 
 
 def test_frequencies_over_words_are_refused():

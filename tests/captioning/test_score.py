@@ -113,8 +113,20 @@ def test_saved_frequencies_serve(run, tmp_path):
     assert (status, json.loads(out)["scores"]["CIDEr"]) == (0, pytest.approx(expected, abs=1e-12))
 
 
+def test_frequencies_of_token_ids_are_refused_for_words(run, tmp_path):
+    """CIDEr would come out all the same, and mean nothing."""
+    Frequencies.of([["1 2 0"], ["3 0"]]).save(tmp_path / "ids.npz")
+    status, out, error = run(COCO, RESULTS, "--metrics", "cider", "--frequencies", str(tmp_path / "ids.npz"))
+    assert (status, out) == (2, "")
+    assert "of token ids, where captions are words" in error
+
+
 def changed(content, **values):
     return {**content, **values}
+
+
+def sentence(entry):
+    return {"images": [{"cocoid": 7, "split": "test", "sentences": [entry]}]}
 
 
 @pytest.mark.parametrize(
@@ -133,7 +145,16 @@ def changed(content, **values):
         (COCO, [{"image_id": 3}], [], "results.json: an entry without 'caption'"),
         (COCO, [{"image_id": 3, "caption": None}], [], "results.json: an entry without 'caption'"),
         (COCO, [*RESULTS, RESULTS[0]], [], "results.json: more than one caption of images: 3$"),
-        (COCO, [*RESULTS, changed(RESULTS[0], image_id="7")], [], "images that the references do not have: 7"),
+        (COCO, [*RESULTS, changed(RESULTS[0], image_id="7")], [], "do not have: 7 .as strings; .* as numbers"),
+        (COCO, [*RESULTS, changed(RESULTS[0], image_id=8)], [], "images that the references do not have: 8$"),
+        (COCO, [changed(RESULTS[0], image_id=3.0)], [], "without 'image_id', a whole number or a string: .* 3.0"),
+        (COCO, '[{"image_id": ' + "1" * 5000 + "}]", [], "results.json: .* thousands of digits"),
+        (COCO, [changed(RESULTS[0], caption="half \ud83d")], [], r"a lone surrogate\) in 'half \\ud83d'"),
+        (changed(COCO, images=COCO["images"] * 2), RESULTS, [], "references.json: images listed more than once: 3, 7"),
+        ({"images": KARPATHY["images"] * 2}, RESULTS, [], "references.json: images listed more than once: 3, 7"),
+        (sentence({}), RESULTS, [], "references.json: a sentence without 'raw' or 'tokens'"),
+        (sentence({"tokens": None}), RESULTS, [], "a sentence without 'raw' or 'tokens'"),
+        (sentence({"tokens": "a cat"}), RESULTS, [], "a sentence without 'raw' or 'tokens', a list of strings"),
         (COCO, RESULTS[:1], [], "results.json: no caption of images that have references: 7 .*--subset"),
         (changed(COCO, images=[{"id": 1}]), RESULTS, [], "no caption of images that have references: 1"),
         (changed(COCO, annotations=COCO["annotations"][1:]), RESULTS, [], "images without a reference: 3"),
@@ -180,9 +201,10 @@ def test_without_java_the_others_are_still_reported(run, monkeypatch, tmp_path):
     assert "BLEU-1" in out
     assert "no meteor: METEOR needs Java: install" in error
     assert "no spice: SPICE needs" in error
-    status, out, _ = run(COCO, RESULTS, "--metrics", "bleu,meteor")
-    assert status == 1, "somebody did"
-    assert "BLEU-1" in out
+    for metrics in ("bleu,meteor", "bleu,meteor,rouge-l,cider,spice"):
+        status, out, _ = run(COCO, RESULTS, "--metrics", metrics)
+        assert status == 1, "somebody did"
+        assert "BLEU-1" in out
 
 
 def test_one_image_is_scored():

@@ -25,7 +25,7 @@ def score(
         Path, typer.Argument(help="COCO's annotations or Karpathy's .json, or text: a line an image")
     ],
     results: Annotated[Path, typer.Argument(help="COCO's results .json, or text: a caption a line")],
-    metrics: Annotated[str, typer.Option(help="which, with commas between them")] = ",".join(scoring.METRICS),
+    metrics: Annotated[str | None, typer.Option(help=f"of {','.join(scoring.METRICS)}; all, if not given")] = None,
     tokenizer: Annotated[str, typer.Option(help="python, or java for the original")] = "python",
     split: Annotated[str, typer.Option(help="which images of Karpathy's format")] = "test",
     subset: Annotated[bool, typer.Option("--subset", help="score only images that RESULTS has")] = False,
@@ -38,9 +38,10 @@ def score(
     """Score captions with the metrics of the COCO evaluation."""
     captions = read_pair(references, results, split, subset)
     counted = load_frequencies(frequencies) if frequencies else None
-    asked = [metric.strip().lower() for metric in metrics.split(",") if metric.strip()]
+    asked = [metric.strip().lower() for metric in (metrics or "").split(",") if metric.strip()]
+    chosen = scoring.METRICS if metrics is None else asked
     with _shown_progress() as progress:
-        evaluation = scoring.evaluate(captions.references, captions.candidates, asked, tokenizer, counted, progress)
+        evaluation = scoring.evaluate(captions.references, captions.candidates, chosen, tokenizer, counted, progress)
     if per_image:
         with replacing(per_image) as file:
             file.write(json.dumps(_rows(captions, evaluation), indent=1, ensure_ascii=False).encode())
@@ -51,7 +52,7 @@ def score(
     for metric, reason in evaluation.failures.items():
         Console(stderr=True, soft_wrap=True).print(f"prproduct: no {metric}: {reason}", markup=False, highlight=False)
     # All metrics are the default, and half the world has no Java: it is an error only where somebody asked for them.
-    if evaluation.failures and (asked != list(scoring.METRICS) or not evaluation.scores):
+    if evaluation.failures and metrics is not None:
         raise typer.Exit(1)
 
 

@@ -33,7 +33,8 @@ def read_pair(references_path: Path, results_path: Path, split: str = "test", su
         raise InputError(f"{references_path} and {results_path}: give two .json files, or two of plain text")
     references = read_references(references_path, split)
     results = read_results(results_path)
-    _refuse(results_path, "images that the references do not have", results.keys() - references.keys())
+    unknown = results.keys() - references.keys()
+    _refuse(results_path, "images that the references do not have", unknown, _other_kind(unknown, references))
     if subset:
         references = {image: references[image] for image in references if image in results}
     advice = " (--subset scores the others)"
@@ -55,7 +56,9 @@ def read_references(path: Path, split: str = "test") -> dict[ImageId, list[str]]
         )
     if "annotations" not in content:
         return _karpathy(path, _entries(path, content["images"]), split)
-    images: dict[ImageId, list[str]] = {_image(path, e, "id"): [] for e in _entries(path, content.get("images", []))}
+    listed = [_image(path, entry, "id") for entry in _entries(path, content.get("images", []))]
+    _refuse_repeated(path, "images listed more than once", listed)
+    images: dict[ImageId, list[str]] = {image: [] for image in listed}
     for entry in _entries(path, content["annotations"]):
         images.setdefault(_image(path, entry, "image_id"), []).append(_caption(path, entry, "caption"))
     return _some(path, images)
@@ -69,24 +72,29 @@ def read_results(path: Path) -> dict[ImageId, str]:
     if not isinstance(content, list):
         raise InputError(f'{path}: not COCO\'s results, a list of {{"image_id": …, "caption": …}}')
     pairs = [(_image(path, e, "image_id"), _caption(path, e, "caption")) for e in _entries(path, content)]
-    counts = Counter(image for image, _ in pairs)
-    _refuse(path, "more than one caption of images", [image for image, count in counts.items() if count > 1])
+    _refuse_repeated(path, "more than one caption of images", [image for image, _ in pairs])
     return _some(path, dict(pairs))
 
 
 def _karpathy(path: Path, images: list[dict[str, Any]], split: str) -> dict[ImageId, list[str]]:
-    chosen: dict[ImageId, list[str]] = {}
-    for entry in images:
-        if entry.get("split") == split:
-            sentences = _entries(path, entry.get("sentences", []))
-            image = _image(path, entry, "cocoid" if "cocoid" in entry else "imgid")
-            chosen[image] = [
-                _caption(path, s, "raw") if "raw" in s else " ".join(map(str, s.get("tokens", []))) for s in sentences
-            ]
-    if images and not chosen:
+    of_split = [entry for entry in images if entry.get("split") == split]
+    ids = [_image(path, entry, "cocoid" if "cocoid" in entry else "imgid") for entry in of_split]
+    _refuse_repeated(path, "images listed more than once", ids)
+    captions = [[_sentence(path, s) for s in _entries(path, entry.get("sentences", []))] for entry in of_split]
+    if images and not of_split:
         splits = ", ".join(sorted({str(entry.get("split")) for entry in images}))
         raise InputError(f"{path}: no image of split {split!r}; there are {splits}")
-    return _some(path, chosen)
+    return _some(path, dict(zip(ids, captions, strict=True)))
+
+
+def _sentence(path: Path, entry: dict[str, Any]) -> str:
+    """As it was written, where the file says; else its tokens."""
+    if "raw" in entry:
+        return _caption(path, entry, "raw")
+    tokens = entry.get("tokens")
+    if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
+        raise InputError(f"{path}: a sentence without 'raw' or 'tokens', a list of strings: {str(entry)[:80]}")
+    return " ".join(tokens)
 
 
 def _text(path: Path) -> str:
@@ -106,10 +114,13 @@ def _lines(path: Path) -> list[str]:
 
 
 def _json(path: Path) -> Any:
+    text = _text(path)
     try:
-        return json.loads(_text(path))
+        return json.loads(text)
     except json.JSONDecodeError as error:
         raise InputError(f"{path}: not JSON: {error.msg} at line {error.lineno}, column {error.colno}") from None
+    except ValueError:  # Python's only other complaint
+        raise InputError(f"{path}: not JSON of captions: a number of thousands of digits") from None
     except RecursionError:
         raise InputError(f"{path}: JSON nested too deeply to be captions") from None
 
@@ -123,7 +134,7 @@ def _entries(path: Path, value: Any) -> list[dict[str, Any]]:
 def _image(path: Path, entry: dict[str, Any], name: str) -> ImageId:
     value = entry.get(name)
     if isinstance(value, bool) or not isinstance(value, int | str):
-        raise InputError(f"{path}: an entry without {name!r}, a number or a string: {str(entry)[:80]}")
+        raise InputError(f"{path}: an entry without {name!r}, a whole number or a string: {str(entry)[:80]}")
     return value
 
 
@@ -131,6 +142,8 @@ def _caption(path: Path, entry: dict[str, Any], name: str) -> str:
     value = entry.get(name)
     if not isinstance(value, str):
         raise InputError(f"{path}: an entry without {name!r}, a string: {str(entry)[:80]}")
+    if not value.isascii() and any("\ud800" <= character <= "\udfff" for character in value):
+        raise InputError(f"{path}: half a character (a lone surrogate) in {value[:80]!a}; write the caption again")
     return value
 
 
@@ -138,6 +151,20 @@ def _some(path: Path, images: dict[ImageId, T]) -> dict[ImageId, T]:
     if not images:
         raise InputError(f"{path}: no captions in it")
     return images
+
+
+def _other_kind(unknown: Collection[ImageId], references: Collection[ImageId]) -> str:
+    """Advice where 7 and "7" do not meet, which look the same in a list."""
+    known = set(map(str, references))
+    if not unknown or not all(str(image) in known for image in unknown):
+        return ""
+    is_text = isinstance(next(iter(unknown)), str)
+    theirs, ours = ("strings", "numbers") if is_text else ("numbers", "strings")
+    return f" (as {theirs}; the references have them as {ours}: write both alike)"
+
+
+def _refuse_repeated(path: Path, what: str, images: list[ImageId]) -> None:
+    _refuse(path, what, [image for image, count in Counter(images).items() if count > 1])
 
 
 def _refuse(path: Path, what: str, images: Collection[ImageId], advice: str = "") -> None:

@@ -8,8 +8,10 @@ be noise, and nothing else would tell.
 from __future__ import annotations
 
 import hashlib
+import math
 import pickle
 import zipfile
+import zlib
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +25,8 @@ from prproduct.captioning.metrics.writing import replacing
 from prproduct.lab.errors import InputError
 
 FORMAT = "prproduct n-gram frequencies 1"
+# What reading an .npz file raises where it is of something else, cut short, or has a byte changed.
+DAMAGED = (KeyError, IndexError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
 
 
 @dataclass(frozen=True)
@@ -34,7 +38,7 @@ class Frequencies:
     vocabulary: str = ""  # fingerprint of the vocabulary whose token ids the n-grams are made of
 
     def __post_init__(self) -> None:
-        if not self.images >= 1:
+        if not 1 <= self.images < math.inf:
             raise InputError(f"n-gram frequencies over {self.images} images; there must be at least one")
 
     @classmethod
@@ -49,10 +53,18 @@ class Frequencies:
             counts.update({ngram for caption in captions for ngram in count_ngrams(caption)})
         return cls(counts, len(references), fingerprint(vocabulary) if vocabulary is not None else "")
 
+    @property
+    def over_ids(self) -> bool:
+        """Whether these are n-grams of token ids, not of words."""
+        return bool(self.counts) and all(ngram[0].isdecimal() for ngram in self.counts if len(ngram) == 1)
+
     def save(self, path: Path) -> None:
         """Write to an .npz file: every n-gram as up to four places in a list of words."""
         places: dict[str, int] = {}
         rows = np.full((len(self.counts), ORDER), -1, np.int32)
+        unwritable = next((word for ngram in self.counts for word in ngram if not word or " " in word), None)
+        if unwritable is not None:
+            raise InputError(f"n-grams with the word {unwritable!r}; a word has no blanks, and is not empty")
         for row, ngram in zip(rows, self.counts, strict=True):
             row[: len(ngram)] = [places.setdefault(word, len(places)) for word in ngram]
         with replacing(path) as file:
@@ -107,7 +119,7 @@ def _read_npz(path: Path) -> Frequencies:
         for n in range(1, ORDER + 1):  # column by column: row by row takes five times as long
             columns = [words[rows[lengths == n, k]].tolist() for k in range(n)]
             frequencies.update(zip(zip(*columns, strict=True), counts[lengths == n].tolist(), strict=True))
-    except (KeyError, IndexError, ValueError, zipfile.BadZipFile):
+    except DAMAGED:
         raise InputError(f"{path}: not a file of n-gram frequencies; count them again") from None
     return Frequencies(frequencies, images, vocabulary)
 
@@ -126,7 +138,7 @@ class _PlainUnpickler(pickle.Unpickler):
         try:
             return self.ADMITTED[module, name]
         except KeyError:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which plain data never does") from None
+            raise pickle.UnpicklingError(f"it asks for {f'{module}.{name}'!r}, which plain data never does") from None
 
 
 def _read_pickle(path: Path) -> Frequencies:
@@ -136,7 +148,8 @@ def _read_pickle(path: Path) -> Frequencies:
     except OSError:
         raise
     except Exception as error:  # a pickle may fail in any way that the types which it builds can
-        raise InputError(f"{path}: not a pickle of n-gram frequencies: {error}") from None
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise InputError(f"{path}: not a pickle of n-gram frequencies: {reason}") from None
     try:
         counts, images = content["document_frequency"], float(content["ref_len"])
         plain = all(
@@ -144,9 +157,10 @@ def _read_pickle(path: Path) -> Frequencies:
             and 1 <= len(ngram) <= ORDER
             and all(type(word) is str for word in ngram)
             and type(count) in (int, float)
+            and 0 <= float(count) < math.inf
             for ngram, count in counts.items()
         )
-    except (KeyError, TypeError, ValueError, AttributeError):
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
         plain = False
     if not plain:
         raise InputError(f"{path}: expected document_frequency (numbers, by tuples of 1 to 4 strings) and ref_len")

@@ -12,7 +12,8 @@ import json
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import IO
@@ -31,6 +32,11 @@ OPENED = [
     *(f"--add-opens=java.base/java.{p}=ALL-UNNAMED" for p in ("lang", "math", "util")),
 ]
 
+NO_REASON = [  # what Java says behind the reason
+    "Error: Could not create the Java Virtual Machine.",
+    "Error: A fatal exception has occurred. Program will exit.",
+]
+
 
 def tokenize_java(captions: Sequence[str]) -> list[str]:
     """What `tokenizer.tokenize_all` does, by the original program."""
@@ -38,7 +44,8 @@ def tokenize_java(captions: Sequence[str]) -> list[str]:
     command += ["edu.stanford.nlp.process.PTBTokenizer", "-preserveLines", "-lowerCase"]
     # Every kind of line break and blank is one blank: a caption that became two lines would shift all that follow.
     lines = "".join(" ".join(caption.split()) + "\n" for caption in captions)
-    done = subprocess.run(command, input=lines.encode(), capture_output=True, check=False)
+    with _starting("the java tokenizer"):
+        done = subprocess.run(command, input=lines.encode(), capture_output=True, check=False)
     tokenized = done.stdout.decode().split("\n")[:-1]
     if done.returncode != 0 or len(tokenized) != len(captions):
         raise InputError(_failure("the java tokenizer", done.stderr))
@@ -51,22 +58,18 @@ class Meteor:
     def __enter__(self) -> Meteor:
         folder = folder_of("meteor")
         # The place of the paraphrases is given: METEOR's own guess fails where a folder's name has a blank.
-        command = [
-            *_java("METEOR", "1G"),
-            "-jar",
-            str(folder / "meteor-1.5.jar"),
-            "-",
-            "-",
-            "-stdio",
-            "-l",
-            "en",
-            "-norm",
-        ]
-        command += ["-a", str(folder / "data" / "paraphrase-en.gz")]
+        command = [*_java("METEOR", "1G"), "-jar", str(folder / "meteor-1.5.jar"), "-", "-", "-stdio"]
+        command += ["-l", "en", "-norm", "-a", str(folder / "data" / "paraphrase-en.gz")]
         self._errors: IO[bytes] = tempfile.TemporaryFile()
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True, encoding="utf-8"
-        )
+        pipe = subprocess.PIPE
+        try:
+            with _starting("METEOR"):
+                self._process = subprocess.Popen(
+                    command, stdin=pipe, stdout=pipe, stderr=self._errors, text=True, encoding="utf-8"
+                )
+        except InputError:
+            self._errors.close()
+            raise
         return self
 
     def __exit__(
@@ -142,7 +145,8 @@ def spice(references: Sequence[Sequence[str]], candidates: Sequence[str]) -> Sco
         asked.write_text(json.dumps(rows))
         command = [*_java("SPICE", "4G"), *OPENED, "-jar", str(folder / "spice-1.0.jar"), str(asked)]
         command += ["-out", str(answered), "-subset", "-silent"]
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+        with _starting("SPICE"):
+            done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
         if done.returncode != 0 or not answered.exists():
             raise InputError(_failure("SPICE", done.stderr))
         scores = {row["image_id"]: row["scores"]["All"]["f"] for row in json.loads(answered.read_text())}
@@ -159,18 +163,31 @@ def _java(purpose: str, memory: str) -> list[str]:
     return [program, f"-Xmx{memory}", *UTF8]
 
 
+@contextmanager
+def _starting(purpose: str) -> Iterator[None]:
+    """A file named java need not be a program, nor one for this machine."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(
+            f"{purpose} cannot start Java: {error.filename}: {error.strerror}; install a runtime for this machine"
+        ) from None
+
+
 def folder_of(name: str) -> Path:
     """A folder of pycocoevalcap, which is found without being imported."""
     package = importlib.util.find_spec("pycocoevalcap")
     if package is None or not package.submodule_search_locations:
         raise InputError(
-            "METEOR, SPICE and the java tokenizer come with pycocoevalcap: pip install 'prproduct[captions]'"
+            "METEOR, SPICE, the java tokenizer and COCO's captions come with pycocoevalcap, which is not installed: "
+            "pip install 'prproduct[captions]'"
         )
     return Path(next(iter(package.submodule_search_locations))) / name
 
 
 def _failure(program: str, errors: bytes) -> str:
-    lines = [line.strip() for line in errors.decode(errors="replace").splitlines() if line.strip()]
+    lines = [line.strip() for line in errors.decode(errors="replace").splitlines()]
+    lines = [line for line in lines if line and line not in NO_REASON]
     reason = next(
         (line for line in lines if "Exception" in line or "Error" in line), lines[-1] if lines else "no reason given"
     )

@@ -61,6 +61,10 @@ class PackedCaptions:
         >>> PackedCaptions.from_labels(labels, np.array([1, 3]), np.array([2, 3])).tokens.tolist()
         [5, 8, 7, 7, 7, 5]
         """
+        if not len(first) or first.min() < 1 or last.max() > len(labels):
+            raise InputError(
+                f"captions {first.min(initial=1)} to {last.max(initial=0)} of {len(labels)}; they count from 1"
+            )
         rows = np.concatenate([np.arange(a - 1, b) for a, b in zip(first.tolist(), last.tolist(), strict=True)])
         used = labels[rows]
         lengths = np.where((used == 0).any(1), (used == 0).argmax(1), used.shape[1])

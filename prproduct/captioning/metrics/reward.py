@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import zipfile
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from prproduct.captioning.metrics import keys as kernel
-from prproduct.captioning.metrics.frequencies import Frequencies
+from prproduct.captioning.metrics.frequencies import DAMAGED, Frequencies
 from prproduct.captioning.metrics.ngrams import ORDER
 from prproduct.captioning.metrics.packed import LARGEST_TOKEN, PackedCaptions
 from prproduct.captioning.metrics.writing import replacing
@@ -64,10 +63,14 @@ class CiderReward:
 
     @classmethod
     def of(cls, captions: PackedCaptions, frequencies: Frequencies | None = None, eos: int = 0) -> CiderReward:
-        """From references without their end, which is added.
+        """From references without their end, which is added; one that has it already is refused.
 
         `frequencies` are over token ids, ends included; without them n-grams are counted in these references.
         """
+        if not 0 <= eos <= LARGEST_TOKEN:
+            raise InputError(f"captions that end in {eos}; an end is a token id from 0 to {LARGEST_TOKEN}")
+        if (captions.tokens == eos).any():
+            raise InputError(f"references with their end ({eos}) in them; give them without it, it is added")
         tokens, starts = _with_end(captions, eos)
         counted, counts, images = _count(tokens, starts, captions) if frequencies is None else _from(frequencies)
         rarest = math.log(images)
@@ -109,6 +112,9 @@ class CiderReward:
             raise ValueError(
                 f"samples (batch, length) and rows (batch,) expected, not {(*samples.shape,)}, {(*rows.shape,)}"
             )
+        for what, tensor in (("samples", samples), ("rows", rows)):
+            if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
+                raise TypeError(f"{what} of {tensor.dtype}; they must be of integers, such as torch.int64")
         tokens = np.ascontiguousarray(samples.detach().cpu().numpy(), np.int64)
         places = np.ascontiguousarray(rows.detach().cpu().numpy(), np.int64)
         _check_range("token ids", tokens, LARGEST_TOKEN)
@@ -172,16 +178,20 @@ def _fingerprint(captions: PackedCaptions, frequencies: Frequencies | None, eos:
 
 
 def _read(path: Path, fingerprint: str) -> CiderReward | None:
-    """None where there is no such file, or it belongs to other captions or was cut short."""
+    """None where there is no such file, or it belongs to other captions, was cut short or damaged."""
     try:
-        with path.open("rb") as content, np.load(content, allow_pickle=False) as file:
-            if str(file["format"]) != FORMAT or str(file["fingerprint"]) != fingerprint:
-                return None
-            return CiderReward(**{field.name: file[field.name] for field in fields(CiderReward)})
-    except (FileNotFoundError, KeyError, ValueError, EOFError, zipfile.BadZipFile):
+        content = path.open("rb")
+    except FileNotFoundError:
         return None
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}; choose another place for the cache") from None
+    try:
+        with content, np.load(content, allow_pickle=False) as file:
+            if str(file["format"]) != FORMAT or str(file["fingerprint"]) != fingerprint:
+                return None
+            return CiderReward(**{field.name: file[field.name] for field in fields(CiderReward)})
+    except (OSError, *DAMAGED):  # an OSError where a changed byte leads to a place before the file's beginning
+        return None
 
 
 def _check_range(what: str, values: NDArray[np.int64], largest: int) -> None:

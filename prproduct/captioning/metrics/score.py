@@ -51,6 +51,8 @@ def evaluate(
         )
     if tokenizer not in TOKENIZERS:
         raise InputError(f"no tokenizer {tokenizer!r}; there are {', '.join(TOKENIZERS)}")
+    if frequencies is not None and frequencies.over_ids:
+        raise InputError("n-gram frequencies of token ids, where captions are words; give those counted in words")
     check_pairs(references, candidates)
     progress("tokenizing", 0, len(candidates))
     tokenized, results = _tokenized(references, tokenizer), TOKENIZERS[tokenizer](candidates)

@@ -1,0 +1,54 @@
+"""The row of the caption reward: CIDEr-D from tensors, with pycocoevalcap's CIDEr in the place of a native layer.
+
+It depends on no product, dtype or compiler, so it is the same row under every option.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from prproduct.bench.paths import COMPILED
+from prproduct.bench.rows import NOT_ASKED_FOR, Row
+from prproduct.bench.timing import AGAIN, NATIVE, OURS, Budget, take_turns
+from prproduct.captioning.metrics.speed import reward_calls
+
+
+@dataclass(frozen=True)
+class _Call:
+    call: Callable[[], object]
+
+    def prepare(self) -> None:
+        """Nothing: the captions are ready on both sides."""
+
+    def __call__(self) -> None:
+        self.call()
+
+
+@dataclass(frozen=True)
+class RewardCase:
+    """Six samples of up to 16 words for each of some images of COCO, five references each."""
+
+    group: str = "reward"
+    name: str = "CIDEr-D of 64×6 captions, beside pycocoevalcap"
+    images: int = 64
+    target: float = 1 / 20
+
+    def measure(self, budget: Budget) -> Row:
+        """The row. pycocoevalcap, where it is missing, is what the error names."""
+        ours, theirs = reward_calls(self.images)
+        steps = {NATIVE: _Call(theirs), OURS: _Call(ours), AGAIN: _Call(theirs)}
+        # Ours is so short that it would ask for hundreds of turns, and pycocoevalcap takes half a second of each.
+        times = take_turns(steps, replace(budget, seconds=0.0))
+        return Row(
+            group=self.group,
+            name=self.name,
+            path=COMPILED,
+            seconds=dict(times.seconds),
+            target=self.target,
+            saved_native=None,
+            saved_ours=None,
+            saved_target=None,
+            without_reference=NOT_ASKED_FOR,
+            waited=times.waited,
+        )
