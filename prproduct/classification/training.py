@@ -203,19 +203,24 @@ def train(
             with reproducible(fabric):
                 task = Classification(config, dataset, fabric)
                 fit(task, fabric, opened[0] if opened else None, settings, progress if opened else None)
+        if opened and progress:
+            progress.say(_summary(folder))
     finally:
         for run in opened:
             run.close()
     return Path(folder)
 
 
+def config_of(record: runs.Record) -> ClassifierConfig:
+    """The configuration that a run was made with, with everything its recipe gave."""
+    own = dict(record.config["config"])
+    given = {name: value for name, value in own.pop("recipe").items() if name in ClassifierConfig.__dataclass_fields__}
+    return ClassifierConfig(**own, **{**given, "milestones": tuple(given["milestones"])})
+
+
 def load_model(folder: str | Path, which: str = "last") -> nn.Module:
     """The network of a run, in eval mode: of its last checkpoint, or with "selected" of the epoch that was chosen."""
-    record = runs.read(folder)
-    saved = record.config["config"]
-    names = {name: value for name, value in saved["recipe"].items() if name in ClassifierConfig.__dataclass_fields__}
-    own = {name: value for name, value in saved.items() if name != "recipe"}
-    config = ClassifierConfig(**own, **{**names, "milestones": tuple(names["milestones"])})
+    config = config_of(runs.read(folder))
     place = Path(folder) / runs.CHECKPOINTS
     steps = checkpoints.steps(place)
     if not steps:
@@ -230,6 +235,15 @@ def load_model(folder: str | Path, which: str = "last") -> nn.Module:
     model = config.build(known.shape[0], known.shape[-1], known.classes)
     model.load_state_dict(kept.model)
     return model.eval()
+
+
+def _summary(folder: str | Path) -> str:
+    end = runs.read(folder).of("end")[0]
+    last, chosen = end["last"], end["selected"]
+    line = f"{folder}: finished, test error {100 * last['test_error']:.2f} % behind the last epoch"
+    if chosen:
+        line += f", {100 * chosen['test_error']:.2f} % behind epoch {chosen['epoch'] + 1}, chosen by validation"
+    return line
 
 
 def _optimizer(recipe: Recipe, model: nn.Module) -> Optimizer:

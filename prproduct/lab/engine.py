@@ -122,6 +122,7 @@ class _Loop:
         self.model, self.optimizer = fabric.setup(self.bare, task.optimizer, _reapply_compile=False)
         if kept is not None:
             self._continue_from(kept)
+            self.progress.say(f"going on behind step {self.global_step}")
         self.saved_at = time.monotonic()
         self.recorder = Recorder(run, self.global_step, tensorboard=settings.tensorboard)
 
@@ -152,7 +153,7 @@ class _Loop:
             group["lr"] = rate
         with self._probe(number):
             sums = task.sums(self.model, batch)
-            totals, stop = self._over_all_processes(sums)
+            totals, stop, due = self._over_all_processes(sums)
             if not math.isfinite(totals["loss"]):
                 self._end_diverged("loss", lambda: task.sums(task.model, batch))
             # DDP takes the mean over processes of their gradients, which are to be added.
@@ -167,19 +168,21 @@ class _Loop:
         if self.global_step % self.settings.log_every == 0:
             here = {"step": self.global_step, "epoch": at.epoch}
             self.recorder.add("step", {**here, **means, "learning_rate": rate, **norm})
-        if stop or (self.run and time.monotonic() - self.saved_at > 60 * self.settings.checkpoint_minutes):
+        if stop or due:
             self.save()
         if stop:
+            self.progress.say(f"stopped behind step {self.global_step}; --resume goes on")
             raise Stopped(f"stopped behind step {self.global_step}; --resume goes on")
 
     def end_epoch(self, seconds: float, samples_per_second: float) -> None:
         """Evaluate, record, choose, and write the checkpoint."""
         task, at = self.task, self.at
+        self._end_unless_finite()
         self._share_buffers()
         self.model.eval()
         began = time.perf_counter()
         with torch.no_grad(), self.fabric.autocast():
-            judged = task.evaluate(self.bare)
+            judged = {name: _or_null(value) for name, value in task.evaluate(self.bare).items()}
         here = {"epoch": at.epoch, "step": self.global_step}
         means = {f"train_{name}": total / at.samples for name, total in at.sums.items()}
         rate = task.learning_rate(at.epoch, task.steps - 1)
@@ -189,7 +192,7 @@ class _Loop:
             "samples_per_second": samples_per_second,
         }
         at.last = {**here, **means, **judged}
-        if task.select_by and (at.best is None or judged[task.select_by] < at.best[task.select_by]):
+        if task.select_by and _less(at.last[task.select_by], at.best[task.select_by] if at.best else None):
             at.best = at.last
         record = {**at.last, "learning_rate": rate, "time": clock}
         self.recorder.add("epoch", record)
@@ -198,21 +201,23 @@ class _Loop:
         self.save()
 
     def save(self) -> None:
-        """Write a checkpoint, keep besides the one of the chosen epoch; weights that are not finite are not saved."""
-        if not all_finite(self.task.model):
-            self._end_diverged("update", lambda: None)
-        if self.run:
-            tensors, optimizer = checkpoints.pack_optimizer(self.task.optimizer)
-            state = {
-                "position": asdict(self.at),
-                "optimizer": optimizer,
-                "scaler": self.fabric.strategy.precision.state_dict(),
-                "lengths": self.run.lengths(),
-            }
-            kept = {self.at.best["step"]} if self.at.best else set()
-            whole = Checkpoint(self.task.model.state_dict(), tensors, state)
-            checkpoints.save(self.run.folder / CHECKPOINTS, self.global_step, whole, kept)
+        """Write a checkpoint, and keep besides the one of the chosen epoch."""
+        self._end_unless_finite()
+        in_first(self.fabric, self._write)
         self.saved_at = time.monotonic()
+
+    def _write(self) -> None:
+        assert self.run
+        tensors, optimizer = checkpoints.pack_optimizer(self.task.optimizer)
+        state = {
+            "position": asdict(self.at),
+            "optimizer": optimizer,
+            "scaler": self.fabric.strategy.precision.state_dict(),
+            "lengths": self.run.lengths(),
+        }
+        kept = {self.at.best["step"]} if self.at.best else set()
+        whole = Checkpoint(self.task.model.state_dict(), tensors, state)
+        checkpoints.save(self.run.folder / CHECKPOINTS, self.global_step, whole, kept)
 
     def close(self) -> None:
         """Let go of what is open."""
@@ -237,11 +242,16 @@ class _Loop:
         wanted = self.settings.angles and number % self.settings.angles == 0
         return self.recorder.angles(self.bare, number) if wanted else nullcontext()
 
-    def _over_all_processes(self, sums: dict[str, Tensor]) -> tuple[dict[str, float], bool]:
-        """The sums of all processes, and whether one was asked to stop: all stop behind the same step."""
-        own = torch.stack([*(value.detach().double() for value in sums.values()), _flag(self.stop.asked, sums["loss"])])
-        *totals, stop = summed(self.fabric, own)
-        return dict(zip(sums, totals, strict=True)), stop > 0
+    def _over_all_processes(self, sums: dict[str, Tensor]) -> tuple[dict[str, float], bool, bool]:
+        """The sums of all processes; whether one was asked to stop, whether the first finds a checkpoint due.
+
+        So all stop behind the same step, and all know when one writes.
+        """
+        due = self.run is not None and time.monotonic() - self.saved_at > 60 * self.settings.checkpoint_minutes
+        flags = torch.tensor([self.stop.asked, due], dtype=torch.float64, device=self.fabric.device)
+        own = torch.stack([value.detach().double() for value in sums.values()])
+        *totals, stop, save = summed(self.fabric, torch.cat([own, flags]))
+        return dict(zip(sums, totals, strict=True)), stop > 0, save > 0
 
     def _clip(self) -> dict[str, float]:
         """The norm of the gradient before clipping, if it is clipped."""
@@ -251,11 +261,15 @@ class _Loop:
             self.model, self.optimizer, max_norm=self.settings.clip_norm, error_if_nonfinite=False
         )
         value = float(norm) if norm is not None else math.nan
-        if (
-            not math.isfinite(value) and self.fabric.strategy.precision.precision != "16-mixed"
-        ):  # there the scaler skips
+        skipped = self.fabric.strategy.precision.precision == "16-mixed"  # by the scaler, which is made for it
+        if not math.isfinite(value) and not skipped:
             self._end_diverged("gradient", lambda: None)
         return {"gradient_norm": value if math.isfinite(value) else 0.0}
+
+    def _end_unless_finite(self) -> None:
+        """Weights that are not finite are neither saved nor judged; a loss tells so one step later."""
+        if not all_finite(self.task.model):
+            self._end_diverged("update", lambda: None)
 
     def _end_diverged(self, what: str, forward: Any) -> None:
         """Record where it began, and stop: the weights have not taken it in, or are not saved."""
@@ -265,9 +279,11 @@ class _Loop:
         where = next((place for place in found if not place.startswith("in the loss")), found[0])
         if what == "gradient":
             where = "in the backward: the loss and all weights are finite"
-        step = self.global_step
+        step = self.global_step + (what != "update")  # which is done
         steps = checkpoints.steps(self.run.folder / CHECKPOINTS) if self.run else []
         self.recorder.add("diverged", {"step": step, "epoch": self.at.epoch, "what": what, "where": where})
+        if not self.run:
+            raise SystemExit(2)  # the first process says it
         kept = f"the checkpoint of step {steps[-1]} is kept" if steps else "there was no checkpoint yet"
         raise DivergedError(
             f"the {what} of step {step} is NaN or infinite; it began {where}; {kept}; try a smaller learning rate"
@@ -280,8 +296,13 @@ class _Loop:
                 torch.distributed.broadcast(buffer, 0)
 
 
-def _flag(asked: bool, like: Tensor) -> Tensor:
-    return torch.tensor(float(asked), dtype=torch.float64, device=like.device)
+def _or_null(value: float) -> float | None:
+    """A model may train well and be judged infinitely bad, with BatchNorm above all; JSON has no word for that."""
+    return value if math.isfinite(value) else None
+
+
+def _less(value: float | None, than: float | None) -> bool:
+    return value is not None and (than is None or value < than)
 
 
 def _seed(*key: int) -> int:

@@ -110,6 +110,20 @@ def test_the_first_of_equally_good_epochs_is_chosen_and_its_checkpoint_kept(tmp_
     assert checkpoints.steps(tmp_path / "a" / "checkpoints") == [14, 21]
 
 
+def test_a_judgement_that_is_not_finite_is_recorded_as_null_and_never_chosen(tmp_path, monkeypatch):
+    errors = iter([math.nan, 0.5, math.inf])
+    evaluate = training.Classification.evaluate
+    monkeypatch.setattr(
+        training.Classification,
+        "evaluate",
+        lambda self, model: {**evaluate(self, model), "validation_error": next(errors)},
+    )
+    run(SMALL, tmp_path / "a")
+    record = runs.read(tmp_path / "a")
+    assert [epoch["validation_error"] for epoch in record.of("epoch")] == [None, 0.5, None]
+    assert record.of("end")[0]["selected"]["epoch"] == 1
+
+
 def test_the_papers_protocol_chooses_no_epoch_and_says_so(tmp_path):
     run(replace(SMALL, protocol="paper", epochs=1), tmp_path / "a")
     record = runs.read(tmp_path / "a")
