@@ -17,10 +17,9 @@ Zero vectors count as orthogonal to everything: at x = 0, `pr` gives ∂/∂x = 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, overload
+from typing import Any, Literal, cast, overload
 
 import torch
 from torch import Tensor
@@ -43,11 +42,20 @@ _NO_COMPILED_TRANSFORMS = (
 )
 
 
+Memory = Literal["save", "recompute"]
+
+
 def apply(
-    contraction: Contraction, input: Tensor, weight: Tensor, bias: Tensor | None, product: str | Product
+    contraction: Contraction,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    product: str | Product,
+    memory: Memory = "save",
 ) -> Tensor:
     """The contraction of input and weight under a product, plus the bias; the native op where no gradient is asked."""
     product = resolve(product)
+    check_memory(memory)
     if type(product) is P:
         return contraction.native(input, weight, bias)
     if input.is_complex() or weight.is_complex() or not (product.has_native_forward or input.is_floating_point()):
@@ -68,7 +76,15 @@ def apply(
     if inference:
         return _value(contraction, input, weight, bias, product)
     fn = ProductFn if compiling else TransformedProductFn if transformed else EagerProductFn
-    return fn.apply(input, weight, bias, contraction, product, product.has_native_forward and not transformed)
+    keep_output = product.has_native_forward and not transformed and memory == "save"
+    return fn.apply(input, weight, bias, contraction, product, keep_output)
+
+
+def check_memory(memory: Memory) -> Memory:
+    """The same, or a refusal."""
+    if memory not in ("save", "recompute"):
+        raise ValueError(f"memory={memory!r}: use 'save' or 'recompute'")
+    return memory
 
 
 def _wants_gradient(input: Tensor, weight: Tensor) -> bool:
@@ -240,8 +256,12 @@ class GradientRule:
 
     def gradients(self, grad: Tensor, wants_input: bool, wants_weight: bool, overwrite: bool = False) -> Gradients:
         for_weight, for_input = self.split(grad)
-        grad_weight = self.weight_gradient(for_weight, grad) if wants_weight else None
-        return self.input_gradient(for_input, grad) if wants_input else None, grad_weight
+        if for_weight.turned is for_input.turned:  # one call, so that a compiler lays D∘g out for it once
+            of_input, of_weight = self._native(for_input.turned, grad, wants_input, wants_weight)
+        else:
+            of_input = self._native(for_input.turned, grad, wants_input, False)[0]
+            of_weight = self._native(for_weight.turned, grad, False, wants_weight)[1]
+        return self._along_input(of_input, for_input.sums), self._along_weight(of_weight, for_weight.sums)
 
     def stepwise(self, grad: Tensor) -> PlainSteps:
         """For rows of a linear contraction's gradient, as they become known."""
@@ -253,25 +273,38 @@ class GradientRule:
 
     def weight_gradient(self, half: Half, grad: Tensor) -> Tensor:
         """dW of the module's docstring."""
-
-        def native(turned: Tensor) -> Tensor:
-            return self.contraction.native_grad_weight(turned, self.input, self.weight)
-
-        result = _native_part(half.turned, grad, self.weight, native)
-        if half.sums is not None:
-            result = self.contraction.add_along_weight(result, half.sums, self.weight, self.pairs)
-        return result.to(self.weight.dtype)
+        return cast(Tensor, self._along_weight(self._native(half.turned, grad, False, True)[1], half.sums))
 
     def input_gradient(self, half: Half, grad: Tensor) -> Tensor:
         """dX of the module's docstring."""
+        return cast(Tensor, self._along_input(self._native(half.turned, grad, True, False)[0], half.sums))
 
-        def native(turned: Tensor) -> Tensor:
-            return self.contraction.native_grad_input(turned, self.input, self.weight)
+    def _native(self, turned: Tensor | None, grad: Tensor, wants_input: bool, wants_weight: bool) -> Gradients:
+        """The native backward of D∘g."""
+        operands, wanted = (self.input, self.weight), (wants_input, wants_weight)
+        if turned is None:
+            of_input, of_weight = (
+                torch.zeros_like(t) if asked else None for t, asked in zip(operands, wanted, strict=True)
+            )
+            return of_input, of_weight
+        if grad.dtype != torch.float16:
+            return self.contraction.native_backward(turned.reshape(grad.shape).to(grad.dtype), *operands, *wanted)
+        # Near-parallel vectors make D∘g large before the correction takes most of it back: no overflow in between.
+        scale = overflow_scale(turned, grad)
+        scaled = (turned / scale).reshape(grad.shape).to(grad.dtype)
+        results = self.contraction.native_backward(scaled, *operands, *wanted)
+        of_input, of_weight = (None if t is None else t.to(turned.dtype) * scale for t in results)
+        return of_input, of_weight
 
-        result = _native_part(half.turned, grad, self.input, native)
-        if half.sums is not None:
-            result = self.contraction.add_along_input(result, half.sums, self.input, self.weight, self.pairs)
-        return result.to(self.input.dtype)
+    def _along_weight(self, result: Tensor | None, sums: Tensor | None) -> Tensor | None:
+        if result is not None and sums is not None:
+            result = self.contraction.add_along_weight(result, sums, self.weight, self.pairs)
+        return None if result is None else result.to(self.weight.dtype)
+
+    def _along_input(self, result: Tensor | None, sums: Tensor | None) -> Tensor | None:
+        if result is not None and sums is not None:
+            result = self.contraction.add_along_input(result, sums, self.input, self.weight, self.pairs)
+        return None if result is None else result.to(self.input.dtype)
 
 
 class PlainSteps:
@@ -326,17 +359,6 @@ def _drowns(offset: Tensor, weight_norms: Norms, input_norms: Norms) -> bool:
     if offset.device.type != "cpu" or torch.compiler.is_compiling() or type(offset) is FakeTensor:
         return False
     return bool(abs(offset).mean() > 2.0 * weight_norms.value.mean() * input_norms.value.mean())
-
-
-def _native_part(turned: Tensor | None, grad: Tensor, like: Tensor, native: Callable[[Tensor], Tensor]) -> Tensor:
-    """The native backward of D∘g."""
-    if turned is None:
-        return torch.zeros_like(like)
-    if grad.dtype == torch.float16:
-        # Near-parallel vectors make D∘g large before the correction takes most of it back: no overflow in between.
-        scale = overflow_scale(turned, grad)
-        return native((turned / scale).reshape(grad.shape).to(grad.dtype)).to(turned.dtype) * scale
-    return native(turned.reshape(grad.shape).to(grad.dtype))
 
 
 def without_autocast(device_type: str) -> AbstractContextManager[Any]:

@@ -25,15 +25,19 @@ class Command(NamedTuple):
 
 _DATA = "prproduct.classification.data.commands"
 COMMANDS: list[Command] = [
+    Command(
+        "bench", "prproduct.bench.command:bench", "time and memory beside native layers and the literal formula", "lab"
+    ),
     Command("data list", f"{_DATA}:list_", "the data sets, and where each was found", "lab"),
     Command("data fetch", f"{_DATA}:fetch", "find a data set or fetch it, and verify it", "lab"),
     Command("data verify", f"{_DATA}:verify", "compare a data set with its official checksums", "lab"),
     Command("train classifier", "prproduct.classification.command:classifier", "train an image classifier", "lab"),
+    Command("score", "prproduct.captioning.metrics.command:score", "caption metrics as COCO's evaluation", "captions"),
 ]
-GROUPS: dict[str, str] = {
+GROUPS: dict[str, str] = {  # groups of commands, and what they are for
     "data": "Find, fetch and verify data sets.",
     "train": "One training, in a run's folder.",
-}  # groups of commands, and what they are for
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

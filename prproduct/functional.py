@@ -2,6 +2,9 @@
 
 Each takes torch's own arguments plus `product=`, a name or an object from `products.py`. The forward of `p`, `pr`,
 `tempered` and `no-*` is torch's, bit for bit, for every dtype, device and option; `r` has its own.
+
+Backward reads p off the output, which is kept for it: no new memory where the next layer keeps it too, as BatchNorm and
+GELU do. With `memory="recompute"` the output is not kept, and backward computes p again.
 """
 
 from __future__ import annotations
@@ -14,14 +17,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from prproduct.autograd import apply
+from prproduct.autograd import Memory, apply
 from prproduct.kernels.contractions import NATIVE_CONVOLUTIONS, Convolution, Linear
 from prproduct.products import Product
 
 __all__ = ["conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "linear"]
 
 
-def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None, *, product: str | Product = "pr") -> Tensor:
+def linear(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    product: str | Product = "pr",
+    memory: Memory = "save",
+) -> Tensor:
     """`torch.nn.functional.linear` under a product (the paper's PR-FC, Equation 12).
 
     >>> import torch, prproduct as pr
@@ -36,7 +46,7 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None, *, product
     """
     if not (isinstance(input, Tensor) and isinstance(weight, Tensor)):
         _refuse(F.linear, input, weight, bias)
-    return apply(Linear(single_weight=weight.dim() == 1), input, weight, bias, product)
+    return apply(Linear(single_weight=weight.dim() == 1), input, weight, bias, product, memory)
 
 
 def conv1d(
@@ -49,6 +59,7 @@ def conv1d(
     groups: int = 1,
     *,
     product: str | Product = "pr",
+    memory: Memory = "save",
 ) -> Tensor:
     """`torch.nn.functional.conv1d` under a product: every window with every kernel of its group.
 
@@ -56,7 +67,7 @@ def conv1d(
     >>> pr.functional.conv1d(torch.ones(1, 2, 5), torch.ones(3, 2, 3), padding="same").shape
     torch.Size([1, 3, 5])
     """
-    return _convolve(1, input, weight, bias, stride, padding, dilation, groups, product)
+    return _convolve(1, input, weight, bias, stride, padding, dilation, groups, product, memory)
 
 
 def conv2d(
@@ -69,6 +80,7 @@ def conv2d(
     groups: int = 1,
     *,
     product: str | Product = "pr",
+    memory: Memory = "save",
 ) -> Tensor:
     """`torch.nn.functional.conv2d` under a product (the paper's PR-CNN, Equation 13).
 
@@ -78,7 +90,7 @@ def conv2d(
     >>> torch.equal(y, torch.nn.functional.conv2d(x, w, stride=2, padding=1, groups=2))
     True
     """
-    return _convolve(2, input, weight, bias, stride, padding, dilation, groups, product)
+    return _convolve(2, input, weight, bias, stride, padding, dilation, groups, product, memory)
 
 
 def conv3d(
@@ -91,6 +103,7 @@ def conv3d(
     groups: int = 1,
     *,
     product: str | Product = "pr",
+    memory: Memory = "save",
 ) -> Tensor:
     """`torch.nn.functional.conv3d` under a product.
 
@@ -98,7 +111,7 @@ def conv3d(
     >>> pr.functional.conv3d(torch.ones(1, 2, 4, 4, 4), torch.ones(3, 2, 2, 2, 2), stride=2).shape
     torch.Size([1, 3, 2, 2, 2])
     """
-    return _convolve(3, input, weight, bias, stride, padding, dilation, groups, product)
+    return _convolve(3, input, weight, bias, stride, padding, dilation, groups, product, memory)
 
 
 def conv_transpose1d(
@@ -112,6 +125,7 @@ def conv_transpose1d(
     dilation: int | Sequence[int] = 1,
     *,
     product: str | Product = "pr",
+    memory: Memory = "save",
 ) -> Tensor:
     """`torch.nn.functional.conv_transpose1d` under a product: a convolution over the zero-stuffed input.
 
@@ -119,7 +133,9 @@ def conv_transpose1d(
     >>> pr.functional.conv_transpose1d(torch.ones(1, 2, 5), torch.ones(2, 3, 4), stride=2, padding=1).shape
     torch.Size([1, 3, 10])
     """
-    return _convolve_transposed(1, input, weight, bias, stride, padding, output_padding, groups, dilation, product)
+    return _convolve_transposed(
+        1, input, weight, bias, stride, padding, output_padding, groups, dilation, product, memory
+    )
 
 
 def conv_transpose2d(
@@ -133,6 +149,7 @@ def conv_transpose2d(
     dilation: int | Sequence[int] = 1,
     *,
     product: str | Product = "pr",
+    memory: Memory = "save",
 ) -> Tensor:
     """`torch.nn.functional.conv_transpose2d` under a product: a convolution over the zero-stuffed input.
 
@@ -140,7 +157,9 @@ def conv_transpose2d(
     >>> pr.functional.conv_transpose2d(torch.ones(1, 2, 5, 5), torch.ones(2, 3, 4, 4), stride=2, padding=1).shape
     torch.Size([1, 3, 10, 10])
     """
-    return _convolve_transposed(2, input, weight, bias, stride, padding, output_padding, groups, dilation, product)
+    return _convolve_transposed(
+        2, input, weight, bias, stride, padding, output_padding, groups, dilation, product, memory
+    )
 
 
 def conv_transpose3d(
@@ -154,6 +173,7 @@ def conv_transpose3d(
     dilation: int | Sequence[int] = 1,
     *,
     product: str | Product = "pr",
+    memory: Memory = "save",
 ) -> Tensor:
     """`torch.nn.functional.conv_transpose3d` under a product: a convolution over the zero-stuffed input.
 
@@ -161,7 +181,9 @@ def conv_transpose3d(
     >>> pr.functional.conv_transpose3d(torch.ones(1, 2, 3, 3, 3), torch.ones(2, 1, 2, 2, 2), stride=2).shape
     torch.Size([1, 1, 6, 6, 6])
     """
-    return _convolve_transposed(3, input, weight, bias, stride, padding, output_padding, groups, dilation, product)
+    return _convolve_transposed(
+        3, input, weight, bias, stride, padding, output_padding, groups, dilation, product, memory
+    )
 
 
 def _convolve(
@@ -174,13 +196,16 @@ def _convolve(
     dilation: int | Sequence[int],
     groups: int,
     product: str | Product,
+    memory: Memory,
 ) -> Tensor:
     native = NATIVE_CONVOLUTIONS[dims, False]
     steps, gaps = _per_axis(stride, dims), _per_axis(dilation, dims)
     if steps is None or gaps is None or not _fit(dims, input, weight):
         return _refuse(native, input, weight, bias, stride, padding, dilation, groups)
     if input.dim() == dims + 1:  # unbatched
-        return _convolve(dims, input.unsqueeze(0), weight, bias, steps, padding, gaps, groups, product).squeeze(0)
+        return _convolve(dims, input.unsqueeze(0), weight, bias, steps, padding, gaps, groups, product, memory).squeeze(
+            0
+        )
     if padding == "same" and all(step == 1 for step in steps):
         # As torch does it: half on each side, and what is odd of it as an explicit zero at the far end.
         reach = [gap * (size - 1) for gap, size in zip(gaps, weight.shape[2:], strict=True)]
@@ -190,7 +215,7 @@ def _convolve(
     margins = _per_axis(0 if padding == "valid" else padding, dims)
     if margins is None:
         return _refuse(native, input, weight, bias, stride, padding, dilation, groups)
-    return apply(Convolution(steps, margins, gaps, groups), input, weight, bias, product)
+    return apply(Convolution(steps, margins, gaps, groups), input, weight, bias, product, memory)
 
 
 def _convolve_transposed(
@@ -204,6 +229,7 @@ def _convolve_transposed(
     groups: int,
     dilation: int | Sequence[int],
     product: str | Product,
+    memory: Memory,
 ) -> Tensor:
     geometry = (stride, padding, output_padding, dilation)
     steps, margins, extra, gaps = (_per_axis(setting, dims) for setting in geometry)
@@ -212,8 +238,8 @@ def _convolve_transposed(
         return _refuse(native, input, weight, bias, stride, padding, output_padding, groups, dilation)
     contraction = Convolution(steps, margins, gaps, groups, extra, transposed=True)
     if input.dim() == dims + 1:  # unbatched
-        return apply(contraction, input.unsqueeze(0), weight, bias, product).squeeze(0)
-    return apply(contraction, input, weight, bias, product)
+        return apply(contraction, input.unsqueeze(0), weight, bias, product, memory).squeeze(0)
+    return apply(contraction, input, weight, bias, product, memory)
 
 
 def _per_axis(setting: Any, dims: int) -> tuple[int, ...] | None:

@@ -13,8 +13,9 @@ from prproduct.lab.hardware import Hardware
 from prproduct.lab.options import takes_options_of
 from prproduct.lab.progress import Silent, Terminal
 
+# torchrun takes --run for an abbreviation of an option of its own, hence the longer name.
 Folder = Annotated[
-    Path | None, typer.Option("--run", help="the run's folder; runs/DATA-ARCH-PRODUCT-SEED if not given")
+    Path | None, typer.Option("--run-dir", "--run", help="the run's folder; runs/DATA-ARCH-PRODUCT-SEED if not given")
 ]
 
 

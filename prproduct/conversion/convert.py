@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from torch import nn
 
+from prproduct.autograd import Memory, check_memory
 from prproduct.conversion.registry import Layer, converted_class, native_class, unfused_class
 from prproduct.nn.encoder import UnfusedEncoder, UnfusedEncoderLayer
 from prproduct.nn.layer import ProductLayer
@@ -19,12 +20,19 @@ Filter = Callable[[nn.Module, str], bool]
 Verdicts = dict[str, tuple[nn.Module, Layer | str]]
 
 
-def convert(module: Model, product: str | Product = "pr", *, filter_fn: Filter | None = None) -> Model:
+_OWN = ("product", "product_memory")  # what a converted layer has of its own
+
+
+def convert(
+    module: Model, product: str | Product = "pr", *, filter_fn: Filter | None = None, memory: Memory = "save"
+) -> Model:
     """Put the layers of a model, or one layer, under a product: in place, and returned.
 
     Parameters, buffers, hooks, flags, names and state_dict stay the very same, so an optimizer built before goes on
     working. `filter_fn(layer, name)` chooses among the layers that can be converted; call again for other layers and
     other products. Converting a converted layer changes its product and nothing else. `report` shows what was done.
+    With `memory="recompute"` layers do not keep their output for backward, and compute it again: transformers then save
+    no more than natively, for a tenth more time.
 
     >>> import torch, prproduct as pr
     >>> model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 2))
@@ -36,7 +44,7 @@ def convert(module: Model, product: str | Product = "pr", *, filter_fn: Filter |
     )
     """
     require_module(module, "convert")
-    product = resolve(product)
+    product, memory = resolve(product), check_memory(memory)
     verdicts = verdicts_of(module)
     possible = {name: target for name, (_, target) in verdicts.items() if not isinstance(target, str)}
     chosen = {
@@ -50,6 +58,9 @@ def convert(module: Model, product: str | Product = "pr", *, filter_fn: Filter |
             layer = verdicts[name][0]
             layer.__class__ = target
             vars(layer)["product"] = product
+            vars(layer).pop("product_memory", None)
+            if memory != "save":
+                vars(layer)["product_memory"] = memory
         for encoder in encoders:
             encoder.__class__ = unfused_class(type(encoder)) or type(encoder)
     return module
@@ -69,7 +80,8 @@ def revert(module: Model) -> Model:
     with _all_or_nothing(module):
         for layer, native in natives:
             layer.__class__ = native
-            vars(layer).pop("product", None)
+            for name in _OWN:
+                vars(layer).pop(name, None)
     return module
 
 
@@ -111,12 +123,13 @@ def require_module(module: object, function: str) -> None:
 @contextmanager
 def _all_or_nothing(module: nn.Module) -> Iterator[None]:
     """If a step fails, all modules get back the class and the product that they had."""
-    before = [(m, type(m), {key: vars(m)[key] for key in vars(m).keys() & {"product"}}) for m in module.modules()]
+    before = [(m, type(m), {key: vars(m)[key] for key in vars(m).keys() & set(_OWN)}) for m in module.modules()]
     try:
         yield
     except BaseException:
-        for m, cls, product in before:
+        for m, cls, own in before:
             m.__class__ = cls
-            vars(m).pop("product", None)
-            vars(m).update(product)
+            for name in _OWN:
+                vars(m).pop(name, None)
+            vars(m).update(own)
         raise

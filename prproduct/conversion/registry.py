@@ -17,7 +17,7 @@ from torch.nn.utils import parametrize
 
 from prproduct import nn as layers
 from prproduct.nn.encoder import UnfusedEncoder, UnfusedEncoderLayer
-from prproduct.nn.layer import ProductLayer
+from prproduct.nn.layer import ProductLayer, shown
 from prproduct.nn.transposed import TransposedLinear
 
 Layer = type[nn.Module]
@@ -151,7 +151,7 @@ def _derived(native: Layer, *bases: Layer) -> Layer:
         return _DERIVED[bases]
 
     def extra_repr(self: Any) -> str:
-        return ", ".join(part for part in (native.extra_repr(self), f"product={self.product}") if part)
+        return ", ".join(part for part in (native.extra_repr(self), shown(self)) if part)
 
     def reduce(self: Any, protocol: Any) -> tuple[Any, ...]:
         return _blank, (native,), self.__getstate__()

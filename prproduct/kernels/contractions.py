@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, cast
+from typing import ClassVar, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -31,8 +31,11 @@ class Contraction(Protocol):
     is_convolution: ClassVar[bool]
 
     def native(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor: ...
-    def native_grad_input(self, grad: Tensor, input: Tensor, weight: Tensor) -> Tensor: ...
-    def native_grad_weight(self, grad: Tensor, input: Tensor, weight: Tensor) -> Tensor: ...
+
+    def native_backward(
+        self, grad: Tensor, input: Tensor, weight: Tensor, wants_input: bool, wants_weight: bool
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """The native dX and dW."""
 
     def add_bias(self, output: Tensor, bias: Tensor) -> Tensor: ...
     def grad_bias(self, grad: Tensor, bias: Tensor) -> Tensor: ...
@@ -59,11 +62,15 @@ class Linear:
     def native(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         return F.linear(input, weight, bias)
 
-    def native_grad_input(self, grad: Tensor, input: Tensor, weight: Tensor) -> Tensor:
-        return (self.as_pairs(grad) @ torch.atleast_2d(weight)).view(input.shape)  # (rows, out) @ (out, in)
-
-    def native_grad_weight(self, grad: Tensor, input: Tensor, weight: Tensor) -> Tensor:
-        return (self.as_pairs(grad).mT @ as_rows(input)).view(weight.shape)  # (out, rows) @ (rows, in)
+    def native_backward(
+        self, grad: Tensor, input: Tensor, weight: Tensor, wants_input: bool, wants_weight: bool
+    ) -> tuple[Tensor | None, Tensor | None]:
+        grad, grad_input, grad_weight = self.as_pairs(grad), None, None
+        if wants_input:
+            grad_input = (grad @ torch.atleast_2d(weight)).view(input.shape)  # (rows, out) @ (out, in)
+        if wants_weight:
+            grad_weight = (grad.mT @ as_rows(input)).view(weight.shape)  # (out, rows) @ (rows, in)
+        return grad_input, grad_weight
 
     def add_bias(self, output: Tensor, bias: Tensor) -> Tensor:
         return output + bias.expand(output.shape)
@@ -126,16 +133,9 @@ class Convolution:
             )
         return convolve(input, weight, bias, self.stride, self.padding, self.dilation, self.groups)
 
-    def native_grad_input(self, grad: Tensor, input: Tensor, weight: Tensor) -> Tensor:
-        return cast(Tensor, self.native_backward(grad, input, weight, True, False)[0])
-
-    def native_grad_weight(self, grad: Tensor, input: Tensor, weight: Tensor) -> Tensor:
-        return cast(Tensor, self.native_backward(grad, input, weight, False, True)[1])
-
     def native_backward(
         self, grad: Tensor, input: Tensor, weight: Tensor, wants_input: bool, wants_weight: bool
     ) -> tuple[Tensor | None, Tensor | None]:
-        """Both native gradients in one call."""
         output_padding = self.output_padding or (0,) * len(self.stride)
         geometry = (self.stride, self.padding, self.dilation, self.transposed, output_padding, self.groups)
         wanted = [wants_input, wants_weight, False]

@@ -77,7 +77,7 @@ def _over_windows(gather: bool, groups: int, shape: Any, source: Any, spare: Any
     sizes, counts, kernels, strides, paddings, dilations = shape
     for axis in range(AXES):
         kernel, stride, padding, size, count = kernels[axis], strides[axis], paddings[axis], sizes[axis], counts[axis]
-        if kernel == 1 and stride == 1 and padding == 0:
+        if kernel == 1 and stride == 1 and padding == 0 and size == count:
             continue
         outer, inner = groups, 1  # how often the axis is there, and how many numbers lie in one of its places
         for other in range(AXES):
@@ -85,7 +85,7 @@ def _over_windows(gather: bool, groups: int, shape: Any, source: Any, spare: Any
                 outer *= counts[other] if gather else sizes[other]
             elif other > axis:
                 inner *= sizes[other] if gather else counts[other]
-        if inner == 1 and kernel == 3 and stride == 1 and padding == 1 and dilations[axis] == 1 and size > 1:
+        if inner == 1 and kernel == 3 and stride == 1 and padding == 1 and dilations[axis] == 1 and size == count > 1:
             _add_neighbours(outer, size, source, one, spare)  # its own transpose
             source, spare = spare, source
             continue

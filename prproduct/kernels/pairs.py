@@ -58,7 +58,17 @@ class Norms(NamedTuple):
         """The norms whose squares these are, with finite derivatives also at 0."""
         positive = (square > 0) & (square < math.inf)
         norm = torch.where(positive, square, 1.0).sqrt()
-        return cls(torch.where(positive, norm, 0.0), torch.where(positive, norm.reciprocal(), 0.0))
+        value, inverse = torch.where(positive, norm, 0.0), torch.where(positive, norm.reciprocal(), 0.0)
+        return cls(in_memory(value), in_memory(inverse))
+
+
+def in_memory(t: Tensor) -> Tensor:
+    """The same; under torch.compile, computed once for every vector, and not again for each of its pairs.
+
+    Inductor computes what is broadcast wherever it is used, here a square root and a division for every pair, unless
+    somebody asks how it lies in memory.
+    """
+    return t.as_strided(t.shape, t.stride()) if torch.compiler.is_compiling() else t
 
 
 @dataclass(frozen=True)
@@ -83,7 +93,7 @@ class WeightVectors:
         """
         tiny = torch.finfo(self.stored).smallest_normal
         excess = (tiny if self.offset is None else abs(self.offset) + tiny) * self.norms.inverse
-        return torch.where(excess > negligible_excess(excess.dtype), excess, 0.0)
+        return in_memory(torch.where(excess > negligible_excess(excess.dtype), excess, 0.0))
 
     @property
     def length(self) -> Tensor:
@@ -119,10 +129,15 @@ def measure(pairs: Pairs) -> Pair:
     p = pairs.output if weight.offset is None else pairs.output - weight.offset
     # Dividing by one norm after the other keeps norms of 1e±19 finite in float32, where their product is not.
     # A NaN among the data has no angle; as `p`, it spoils no more of the gradient than it does in the native layer.
-    cos = (p * input.inverse * weight.norms.inverse).nan_to_num(nan=0.0).clamp(-1.0, 1.0)
+    cos = _without_nan(p * input.inverse * weight.norms.inverse).clamp(-1.0, 1.0)
     sin_square = (1.0 - cos) * (1.0 + cos)
     resolved = sin_square > weight.floor * (1.0 + weight.rounded * input.inverse)
     return Pair(cos, torch.where(resolved, sin_square, 1.0).rsqrt(), weight.norms.value, input.value)
+
+
+def _without_nan(t: Tensor) -> Tensor:
+    """0 in place of NaN. Inductor's nan_to_num asks every number by itself, which takes longer than all the rest."""
+    return torch.where(t == t, t, 0.0) if torch.compiler.is_compiling() else t.nan_to_num(nan=0.0)
 
 
 def weight_and_input_gains(product: Product, pair: Pair) -> tuple[Gains, Gains]:

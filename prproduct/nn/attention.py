@@ -73,7 +73,9 @@ class MultiheadAttention(ProductLayer, torch.nn.MultiheadAttention):
             q, k, v = (t.unflatten(0, (batch, self.num_heads)) for t in (q, k, v))
             attended = F.scaled_dot_product_attention(q, k, v, mask, dropout, is_causal).permute(2, 0, 1, 3)
         output = attended.flatten(2).flatten(0, 1)
-        output = functional.linear(output, self.out_proj.weight, self.out_proj.bias, product=self.product)
+        output = functional.linear(
+            output, self.out_proj.weight, self.out_proj.bias, product=self.product, memory=self.product_memory
+        )
         output = output.unflatten(0, (length, batch))
         if not batched:
             return output.squeeze(1), None if weights is None else weights.squeeze(0)
@@ -92,7 +94,7 @@ class MultiheadAttention(ProductLayer, torch.nn.MultiheadAttention):
         biases = (None,) * len(rows) if self.in_proj_bias is None else self.in_proj_bias.split(rows)
         projected: list[Tensor] = []
         for x, weight, bias, size in zip(inputs, weights, biases, sizes, strict=True):
-            output = functional.linear(x, weight, bias, product=self.product)
+            output = functional.linear(x, weight, bias, product=self.product, memory=self.product_memory)
             projected += _split(output, size) if size > 1 else (output,)
         return tuple(projected)
 

@@ -18,14 +18,24 @@ def _convolve(op: Callable[..., Tensor], layer: Any, input: Tensor, weight: Tens
     if layer.padding_mode != "zeros":
         input = F.pad(input, layer._reversed_padding_repeated_twice, mode=layer.padding_mode)
         padding = 0
-    return op(input, weight, bias, layer.stride, padding, layer.dilation, layer.groups, product=layer.product)
+    return op(
+        input,
+        weight,
+        bias,
+        layer.stride,
+        padding,
+        layer.dilation,
+        layer.groups,
+        product=layer.product,
+        memory=layer.product_memory,
+    )
 
 
 def _convolve_transposed(op: Callable[..., Tensor], layer: Any, input: Tensor, output_size: list[int] | None) -> Tensor:
     geometry = (layer.stride, layer.padding, layer.kernel_size, len(layer.kernel_size), layer.dilation)
     output_padding = layer._output_padding(input, output_size, *geometry)
     geometry = (layer.stride, layer.padding, output_padding, layer.groups, layer.dilation)
-    return op(input, layer.weight, layer.bias, *geometry, product=layer.product)
+    return op(input, layer.weight, layer.bias, *geometry, product=layer.product, memory=layer.product_memory)
 
 
 class Conv1d(ProductLayer, torch.nn.Conv1d):

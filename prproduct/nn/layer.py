@@ -1,4 +1,4 @@
-"""What every drop-in layer shares: torch's signature plus `product=`, and the product in its repr."""
+"""What every drop-in layer shares: torch's signature plus `product=` and `memory=`, and the product in its repr."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
+from prproduct.autograd import Memory, check_memory
 from prproduct.products import P, Product, resolve
 
 
@@ -15,14 +16,17 @@ class ProductLayer(nn.Module):
     """Mixed in before a torch layer: `class Linear(ProductLayer, torch.nn.Linear)`."""
 
     product: Product
+    product_memory: Memory = "save"  # whether the output is kept for backward, as in `functional`
     __signature__: ClassVar[inspect.Signature]
     # Keys in checkpoints of the paper's own code that say nothing new: a kernel of ones, or a second name of a weight.
     superfluous_keys: ClassVar[dict[str, str | None]] = {}
 
-    def __init__(self, *args: Any, product: str | Product = "pr", **kwargs: Any) -> None:
+    def __init__(self, *args: Any, product: str | Product = "pr", memory: Memory = "save", **kwargs: Any) -> None:
         product = resolve(product)
         super().__init__(*args, **kwargs)
         self.product = product
+        if check_memory(memory) != "save":
+            self.product_memory = memory
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Lets `help` and editors show torch's own arguments, which the subclass takes unchanged."""
@@ -34,10 +38,13 @@ class ProductLayer(nn.Module):
             return
         torch_layer = next(base for base in cls.__mro__ if base.__module__.startswith("torch.nn"))
         signature = inspect.signature(torch_layer)
-        product = inspect.Parameter("product", inspect.Parameter.KEYWORD_ONLY, default="pr", annotation="str | Product")
+        keyword = inspect.Parameter.KEYWORD_ONLY
+        product = inspect.Parameter("product", keyword, default="pr", annotation="str | Product")
+        memory = inspect.Parameter("memory", keyword, default="save", annotation="Memory")
         parameters = list(signature.parameters.values())
         open_ended = parameters and parameters[-1].kind is inspect.Parameter.VAR_KEYWORD
-        parameters.insert(len(parameters) - bool(open_ended), product)
+        place = len(parameters) - bool(open_ended)
+        parameters[place:place] = [product, memory]
         cls.__signature__ = signature.replace(parameters=parameters)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
@@ -51,7 +58,13 @@ class ProductLayer(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, product={self.product}"
+        return f"{super().extra_repr()}, {shown(self)}"
+
+
+def shown(layer: ProductLayer) -> str:
+    """What a layer's repr says of its product."""
+    memory = "" if layer.product_memory == "save" else f", memory={layer.product_memory}"
+    return f"product={layer.product}{memory}"
 
 
 def runs_natively(layer: ProductLayer) -> bool:

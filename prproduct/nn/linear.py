@@ -17,4 +17,4 @@ class Linear(ProductLayer, torch.nn.Linear):
     """
 
     def forward(self, input: Tensor) -> Tensor:
-        return functional.linear(input, self.weight, self.bias, product=self.product)
+        return functional.linear(input, self.weight, self.bias, product=self.product, memory=self.product_memory)

@@ -134,8 +134,12 @@ class _Cell(ProductLayer):
         if refused or runs_natively(self):
             return super().forward(input, hx)  # torch computes it, or says what is wrong
         states = states or (input.new_zeros(shape),) * count
-        input_gates = functional.linear(input, self.weight_ih, self.bias_ih, product=self.product)
-        hidden_gates = functional.linear(states[0], self.weight_hh, self.bias_hh, product=self.product)
+        input_gates = functional.linear(
+            input, self.weight_ih, self.bias_ih, product=self.product, memory=self.product_memory
+        )
+        hidden_gates = functional.linear(
+            states[0], self.weight_hh, self.bias_hh, product=self.product, memory=self.product_memory
+        )
         states, _ = self._cell().step(input_gates, hidden_gates, states)
         return states if count == 2 else states[0]
 

@@ -38,6 +38,12 @@ LAYERS = {
     "conv2d, wide padding": (pr.functional.conv2d, (2, 3, 5, 4), (4, 3, 3, 2), {"padding": 4, "stride": 3}),
     "conv2d, not all is covered": (pr.functional.conv2d, (2, 3, 11, 10), (4, 3, 2, 2), {"stride": 4}),
     "conv_transpose1d": (pr.functional.conv_transpose1d, (2, 4, 5), (4, 6, 3), {"stride": 3, "output_padding": 2}),
+    "conv_transpose1d, kernel 1": (
+        pr.functional.conv_transpose1d,
+        (2, 4, 5),
+        (4, 6, 1),
+        {"output_padding": 1, "dilation": 2},
+    ),
     "conv_transpose2d": (pr.functional.conv_transpose2d, (2, 4, 5, 6), (4, 3, 3, 3), {"stride": 2, "groups": 2}),
 }
 

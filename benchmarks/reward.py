@@ -1,0 +1,56 @@
+"""CIDEr-D as a reward on all of COCO: preparing it, its memory, its cache, and its speed beside pycocoevalcap's."""
+
+from __future__ import annotations
+
+import resource
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from prproduct.captioning.metrics import CiderReward, PackedCaptions
+from prproduct.captioning.metrics.bundled import coco_captions
+from prproduct.captioning.metrics.packed import LARGEST_TOKEN
+from prproduct.captioning.metrics.speed import measure_reward, spliced_samples, to_ids
+
+T = TypeVar("T")
+
+
+def main() -> None:
+    """Print the figures of docs/metrics.md."""
+    # 123,287 images: the 113,287 of the usual training split, and those that validate and test
+    captions = [*coco_captions("train").values(), *coco_captions("val").values()]
+    references = [[[min(t, LARGEST_TOKEN) for t in caption] for caption in image] for image in to_ids(captions)]
+    del captions
+    packed = PackedCaptions.pack(references)
+    before = _peak()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "cider.npz"
+        made, reward = _timed(lambda: CiderReward.cached(path, packed))
+        read, _ = _timed(lambda: CiderReward.cached(path, packed))
+        size = path.stat().st_size
+    batch, rows = spliced_samples(references, images=64, samples=6, length=16)
+    scored = min(_timed(lambda: reward(batch, rows))[0] for _ in range(20))
+    print(f"{packed.images:,} images, {len(packed.caption_starts) - 1:,} captions")
+    print(f"prepared and written in {made:.1f} s, read again in {read:.1f} s; the file has {size / 1e6:.0f} MB")
+    print(f"the references take {reward.nbytes / 1e6:.0f} MB, preparing them up to {(_peak() - before) / 1e6:.0f} MB")
+    print(f"a batch of {len(rows)}: {scored * 1e3:.2f} ms, {len(rows) / scored:,.0f} captions/s")
+    speed = measure_reward()
+    ours, theirs = speed.ours * 1e3, speed.theirs * 1e3
+    print(f"with 2,000 images: {ours:.2f} ms; pycocoevalcap {theirs:.0f} ms, {speed.ratio:.0f} times as long")
+
+
+def _timed(call: Callable[[], T]) -> tuple[float, T]:
+    begin = time.perf_counter()
+    result = call()
+    return time.perf_counter() - begin, result
+
+
+def _peak() -> int:
+    """The most memory that this process has had, in bytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+if __name__ == "__main__":
+    main()

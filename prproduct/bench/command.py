@@ -1,0 +1,97 @@
+"""`prproduct bench`: native torch, ours and the literal formula, side by side in one run."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated
+
+import torch
+from rich.console import Console
+from rich.progress import Progress
+from typer import Option
+
+from prproduct.bench import plot as picture
+from prproduct.bench.cases import Case, chosen, swept
+from prproduct.bench.machine import Machine
+from prproduct.bench.measure import measure
+from prproduct.bench.rows import Report, Row, Settings
+from prproduct.bench.table import remarks, table
+from prproduct.bench.timing import Budget
+from prproduct.lab.errors import InputError
+from prproduct.products import resolve
+
+_WIDTH = 130  # of a file or a pipe
+DTYPES = ("float32", "float64", "bfloat16", "float16")
+
+
+def bench(
+    only: Annotated[list[str] | None, Option(help="A part of a name, or a group; may be given several times.")] = None,
+    product: Annotated[str, Option(help="The product under which ours runs.")] = "pr",
+    dtype: Annotated[str, Option(help=f"One of {', '.join(DTYPES)}.")] = "float32",
+    threads: Annotated[int | None, Option(help="Torch's threads; as many as torch takes, if not given.")] = None,
+    compile: Annotated[bool, Option("--compile", help="torch.compile on both sides.")] = False,
+    repeats: Annotated[int, Option(help="Turns at least; short steps get more.")] = Budget.turns,
+    reference: Annotated[bool, Option(help="Measure the literal formula too, which is slow.")] = True,
+    sweep: Annotated[str | None, Option(help="Instead of the table: channels, batch or features.")] = None,
+    json: Annotated[bool, Option("--json", help="Print every single time as JSON instead of a table.")] = False,
+    plot: Annotated[Path | None, Option(help="Draw the ratios into this file.")] = None,
+) -> None:
+    """Time and saved memory of layers and nets, native, under a product, and by the literal formula."""
+    settings = _settings(product, dtype, threads, compile, sweep)
+    if repeats < 2:
+        raise InputError(f"--repeats {repeats}: a spread needs at least 2")
+    if sweep is not None and only:
+        raise InputError("--only chooses rows of the table, and --sweep measures others: give one of them")
+    cases = chosen(only or []) if sweep is None else swept(sweep)[1]
+    if plot is not None:
+        picture.check_path(plot)
+    report = Report(Machine.here(), settings, [])
+    if not json:
+        print(f"{settings}; of layers forward and backward, of nets a whole step\n{report.machine}", flush=True)
+    before = torch.get_num_threads()
+    torch.set_num_threads(settings.threads)
+    try:
+        for row in _measured(cases, settings, Budget(turns=repeats), reference):
+            report.rows.append(row)
+    finally:
+        torch.set_num_threads(before)
+        if report.rows:  # after Ctrl-C, those that are done
+            _show(report, json, plot)
+
+
+def _settings(product: str, dtype: str, threads: int | None, compile: bool, sweep: str | None) -> Settings:
+    try:
+        resolve(product)
+    except (ValueError, TypeError) as error:
+        raise InputError(f"--product {product}: {error}") from None
+    if dtype not in DTYPES:
+        raise InputError(f"--dtype {dtype}: unknown; there are {', '.join(DTYPES)}")
+    threads = torch.get_num_threads() if threads is None else threads
+    most = os.cpu_count() or 1
+    if not 1 <= threads <= most:
+        raise InputError(f"--threads {threads}: this machine takes 1 to {most}")
+    return Settings(product, dtype, threads, compile, sweep)
+
+
+def _measured(cases: list[Case], settings: Settings, budget: Budget, reference: bool) -> Iterable[Row]:
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("", total=len(cases))
+        for case in cases:
+            progress.update(task, description=case.name)
+            yield measure(case, settings, budget, reference)
+            progress.advance(task)
+
+
+def _show(report: Report, json: bool, plot: Path | None) -> None:
+    if json:
+        print(report.to_json())
+    else:
+        console = Console() if sys.stdout.isatty() else Console(width=_WIDTH)
+        console.print(table(report))
+        for line in remarks(report):
+            console.print(line, highlight=False)
+    if plot is not None:
+        picture.save(report, plot)

@@ -1,0 +1,1 @@
+"""Image captioning: metrics, and what training and decoding need."""

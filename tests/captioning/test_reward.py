@@ -1,0 +1,199 @@
+"""CIDEr-D on token ids: what CIDEr-D on the same tokens as words gives, from kept references."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from prproduct.captioning.metrics import CiderReward, Frequencies, PackedCaptions, cider_d
+from prproduct.captioning.metrics.bundled import coco_captions
+from prproduct.captioning.metrics.packed import LARGEST_TOKEN
+from prproduct.captioning.metrics.speed import measure_reward, pycocoevalcap_reward, spliced_samples, to_ids
+from prproduct.lab.errors import InputError
+
+tokens = st.one_of(st.integers(1, 6), st.integers(1, LARGEST_TOKEN))
+references = st.lists(st.lists(st.lists(tokens, max_size=9), min_size=1, max_size=4), min_size=1, max_size=5)
+samples = st.lists(st.lists(st.one_of(st.just(0), tokens), min_size=7, max_size=7), min_size=1, max_size=5)
+
+
+def as_words(ids, end=True):
+    return " ".join(map(str, [*ids, 0] if end else ids))
+
+
+def ended(sample):
+    return as_words(sample[: sample.index(0)]) if 0 in sample else as_words(sample, end=False)
+
+
+def expected(images, batch, rows, frequencies=None):
+    words = [[as_words(caption) for caption in image] for image in images]
+    frequencies = frequencies or Frequencies.of(words)
+    return cider_d([words[row] for row in rows], [ended(sample) for sample in batch], frequencies).each
+
+
+@given(references, samples, st.randoms())
+def test_scores_are_those_of_the_same_words(images, batch, random):
+    rows = [random.randrange(len(images)) for _ in batch]
+    scores = CiderReward.of(PackedCaptions.pack(images))(torch.tensor(batch), torch.tensor(rows))
+    np.testing.assert_allclose(scores, expected(images, batch, rows), rtol=0, atol=1e-9)
+
+
+@given(references, samples)
+def test_frequencies_of_another_corpus_serve(images, batch):
+    frequencies = Frequencies.of([["1 2 3 0"], ["1 2 0", "4 0"], ["1 0"]])
+    rows = [0] * len(batch)
+    scores = CiderReward.of(PackedCaptions.pack(images), frequencies)(torch.tensor(batch), torch.tensor(rows))
+    np.testing.assert_allclose(scores, expected(images, batch, rows, frequencies), rtol=0, atol=1e-9)
+
+
+IMAGES = [[[1, 2, 3], [1, 2]], [[4, 5, 8]], [[6]]]
+
+
+def test_the_end_of_a_caption_belongs_to_it():
+    reward = CiderReward.of(PackedCaptions.pack(IMAGES))
+    whole, cut = reward(torch.tensor([[4, 5, 8, 0], [9, 4, 5, 8]]), torch.tensor([1, 1]))
+    assert whole == pytest.approx(10)
+    assert cut < 8
+    assert reward(torch.tensor([[4, 5, 8, 0, 3, 3, 0]]), torch.tensor([1])) == pytest.approx(10), (
+        "nothing behind it counts"
+    )
+
+
+def test_another_token_may_end_captions():
+    reward = CiderReward.of(PackedCaptions.pack(IMAGES), eos=7)
+    assert reward(torch.tensor([[4, 5, 8, 7, 0]]), torch.tensor([1])) == pytest.approx(10)
+
+
+def test_labels_in_rows_padded_with_zeros_are_the_same_captions():
+    labels = np.array([[1, 2, 3], [1, 2, 0], [4, 5, 8], [6, 0, 0]], np.uint32)
+    packed = PackedCaptions.from_labels(labels, np.array([1, 3, 4], np.uint32), np.array([2, 3, 4], np.uint32))
+    assert packed.fingerprint() == PackedCaptions.pack(IMAGES).fingerprint()
+
+
+def test_an_empty_batch_has_no_scores():
+    reward = CiderReward.of(PackedCaptions.pack(IMAGES))
+    assert reward(torch.empty(0, 5, dtype=torch.long), torch.empty(0, dtype=torch.long)).shape == (0,)
+
+
+def test_int32_and_transposed_samples_are_read_alike():
+    reward, batch, rows = CiderReward.of(PackedCaptions.pack(IMAGES)), [[1, 2, 0], [4, 5, 0]], torch.tensor([0, 1])
+    scores = reward(torch.tensor(batch), rows)
+    assert torch.equal(scores, reward(torch.tensor(batch, dtype=torch.int32), rows))
+    assert torch.equal(scores, reward(torch.tensor(batch).T.contiguous().T, rows))
+
+
+def test_real_captions_have_pycocoevalcaps_scores():
+    """One sample an image, so that both count n-grams in the same references."""
+    references = to_ids(list(coco_captions("val").values())[:300])
+    batch, rows = spliced_samples(references, images=300, samples=1, length=20)
+    _, theirs = pycocoevalcap_reward(references, batch, rows)()
+    np.testing.assert_allclose(CiderReward.of(PackedCaptions.pack(references))(batch, rows), theirs, rtol=0, atol=1e-9)
+    assert 0.1 < theirs.mean() < 5, "half right, as a model's"
+
+
+def test_the_speed_measurement_scores_the_batch_it_says():
+    speed = measure_reward(images=3, samples=2, repeats=1)
+    assert speed.captions == 6
+    assert speed.ratio == pytest.approx(speed.theirs / speed.ours)
+
+
+class TestCache:
+    captions = PackedCaptions.pack(IMAGES)
+
+    def count_makes(self, monkeypatch):
+        made, make = [], CiderReward.of.__func__
+        monkeypatch.setattr(CiderReward, "of", classmethod(lambda cls, *a: made.append(1) or make(cls, *a)))
+        return made
+
+    def test_a_second_call_reads_what_the_first_wrote(self, tmp_path, monkeypatch):
+        made = self.count_makes(monkeypatch)
+        batch, rows = torch.tensor([[1, 2, 3, 0], [4, 5, 0, 0]]), torch.tensor([0, 1])
+        scores = [CiderReward.cached(tmp_path / "deep" / "cider.npz", self.captions)(batch, rows) for _ in range(2)]
+        assert len(made) == 1
+        assert torch.equal(*scores)
+        assert [path.name for path in (tmp_path / "deep").iterdir()] == ["cider.npz"], "no temporary file stays"
+
+    @pytest.mark.parametrize(
+        "other",
+        [
+            (PackedCaptions.pack([*IMAGES[:2], [[9]]]),),
+            (PackedCaptions.pack([IMAGES[0] + IMAGES[1], IMAGES[2]]),),
+            (captions, Frequencies.of([["1 2 0"], ["3 0"]])),
+            (captions, None, 7),
+        ],
+        ids=["a token", "a boundary", "frequencies", "the end"],
+    )
+    def test_what_was_made_from_something_else_is_made_again(self, tmp_path, monkeypatch, other):
+        CiderReward.cached(tmp_path / "cider.npz", self.captions)
+        made = self.count_makes(monkeypatch)
+        CiderReward.cached(tmp_path / "cider.npz", *other)
+        assert len(made) == 1
+
+    @pytest.mark.parametrize("kept", [0, 10, 900])
+    def test_a_file_cut_short_is_made_again(self, tmp_path, kept):
+        path = tmp_path / "cider.npz"
+        CiderReward.cached(path, self.captions)
+        path.write_bytes(path.read_bytes()[:kept])
+        assert CiderReward.cached(path, self.captions)(
+            torch.tensor([[4, 5, 8, 0]]), torch.tensor([1])
+        ) == pytest.approx(10)
+
+    @pytest.mark.parametrize(
+        ("name", "spoilt"),
+        [
+            ("entry_starts", lambda a: a * 1000),
+            ("image_starts", lambda a: a[::-1].copy()),
+            ("weights", lambda a: a[:1]),
+            ("norms", lambda a: a[:1]),
+            ("table", lambda a: a[:3]),
+            ("table", np.ones_like),
+        ],
+    )
+    def test_a_file_that_would_lead_outside_its_arrays_is_made_again(self, tmp_path, monkeypatch, name, spoilt):
+        path = tmp_path / "cider.npz"
+        CiderReward.cached(path, self.captions)
+        with np.load(path) as file:
+            arrays = dict(file)
+        np.savez(path, **(arrays | {name: spoilt(arrays[name])}))
+        made = self.count_makes(monkeypatch)
+        CiderReward.cached(path, self.captions)
+        assert len(made) == 1
+
+    def test_a_place_that_cannot_be_written_is_named(self, tmp_path):
+        (tmp_path / "file").write_text("")
+        with pytest.raises(InputError, match=r"file/cider.npz: cannot be"):
+            CiderReward.cached(tmp_path / "file" / "cider.npz", self.captions)
+
+
+@pytest.mark.parametrize(
+    ("images", "line"),
+    [
+        ([], "no images"),
+        ([[[1]], []], "image 1 has no captions"),
+        ([[[1, LARGEST_TOKEN + 1]]], "token ids from 1 to 65535"),
+        ([[[-1]]], "token ids from -1"),
+    ],
+)
+def test_references_that_cannot_be_kept_are_named(images, line):
+    with pytest.raises(InputError, match=line):
+        PackedCaptions.pack(images)
+
+
+@pytest.mark.parametrize(
+    ("batch", "rows", "line"),
+    [
+        ([[1, 0]], [3], "rows from 3 to 3"),
+        ([[1, 0]], [-1], "rows from -1"),
+        ([[1, 70000]], [0], "token ids from 1 to 70000"),
+        ([[1, 0]], [0, 1], "expected"),
+        ([1, 0], [0, 1], "expected"),
+    ],
+)
+def test_samples_out_of_range_are_refused_before_memory_is_touched(batch, rows, line):
+    with pytest.raises(ValueError, match=line):
+        CiderReward.of(PackedCaptions.pack(IMAGES))(torch.tensor(batch), torch.tensor(rows))
+
+
+def test_frequencies_over_words_are_refused():
+    with pytest.raises(InputError, match="'cat'"):
+        CiderReward.of(PackedCaptions.pack(IMAGES), Frequencies.of([["cat"]]))
