@@ -28,6 +28,7 @@ from prproduct.lab.errors import InputError
 from prproduct.lab.hardware import PRECISIONS, Hardware, in_first, reproducible, summed
 from prproduct.lab.progress import Silent
 from prproduct.lab.runs import Run
+from prproduct.lab.stopping import StopSignals
 from prproduct.products import resolve
 
 
@@ -181,7 +182,6 @@ def train(
     With several devices, or under `torchrun`, every process calls it; the first one writes.
     """
     dataset = load(config.data, data_dir, normalisation=config.normalisation, report=report)
-    fabric = (hardware or Hardware()).start(config.precision)
     settings = Settings(
         compile=config.compile,
         clip_norm=config.clip_norm,
@@ -190,24 +190,26 @@ def train(
         checkpoint_minutes=checkpoint_minutes,
         tensorboard=tensorboard,
     )
-    opened: list[Run] = []
+    opened: list[Run] = []  # in the first process
 
     def open_run() -> bool:
         where = {**environment(), "hardware": {"device": str(fabric.device), "processes": fabric.world_size}}
         opened.append(Run.open(folder, config.identity(dataset), where, resume=resume))
         return runs.read(folder).finished
 
-    finished = in_first(fabric, open_run)
-    try:
-        if not finished:
-            with reproducible(fabric):
-                task = Classification(config, dataset, fabric)
-                fit(task, fabric, opened[0] if opened else None, settings, progress if opened else None)
-        if opened and progress:
-            progress.say(_summary(folder))
-    finally:
-        for run in opened:
-            run.close()
+    with StopSignals() as stop:  # before there are other processes: a signal to the first must not leave them alone
+        fabric = (hardware or Hardware()).start(config.precision)
+        finished = in_first(fabric, open_run)
+        try:
+            if not finished:
+                with reproducible(fabric):
+                    task = Classification(config, dataset, fabric)
+                    fit(task, fabric, opened[0] if opened else None, stop, settings, progress if opened else None)
+            if opened and progress:
+                progress.say(_summary(folder))
+        finally:
+            for run in opened:
+                run.close()
     return Path(folder)
 
 

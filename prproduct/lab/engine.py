@@ -95,15 +95,19 @@ class Stopped(KeyboardInterrupt):
 
 
 def fit(
-    task: Task, fabric: Fabric, run: Run | None, settings: Settings | None = None, progress: Silent | None = None
+    task: Task,
+    fabric: Fabric,
+    run: Run | None,
+    stop: StopSignals,
+    settings: Settings | None = None,
+    progress: Silent | None = None,
 ) -> Position:
     """Train to the end, from the run's last checkpoint if it has one. `run` is None in all processes but the first."""
-    with StopSignals() as stop:
-        loop = _Loop(task, fabric, run, settings or Settings(), progress or Silent(), stop)
-        try:
-            loop.train()
-        finally:
-            loop.close()
+    loop = _Loop(task, fabric, run, settings or Settings(), progress or Silent(), stop)
+    try:
+        loop.train()
+    finally:
+        loop.close()
     return loop.at
 
 

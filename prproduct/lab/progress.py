@@ -58,7 +58,9 @@ class Terminal(Silent):
 
     def epoch(self, record: Mapping[str, Any]) -> None:
         numbers = (
-            f"{name.replace('_', ' ')} {100 * value:.2f} %" if name.endswith("error") else f"{name} {value:.4f}"
+            f"{name.replace('_', ' ')} {100 * value:.2f} %"
+            if name.endswith("error")
+            else f"{name.replace('_', ' ')} {value:.4f}"
             for name, value in record.items()
             if name.endswith("error") or name == "train_loss"
         )
