@@ -156,12 +156,11 @@ class Classification:
         """Mean loss and share of wrong answers, on the validation images if there are some, and on the test images."""
         found: dict[str, float] = {}
         for name, images in self._judges.items():
-            total = torch.zeros(2, dtype=torch.float64, device=self._fabric.device)
+            totals = {"loss": 0.0, "error": 0.0}
             for batch in images:
-                sums = self.sums(model, batch)
-                total += torch.stack([sums["loss"].double(), sums["error"].double()])
-            loss, error = summed(self._fabric, total / len(images.images))
-            found |= {f"{name}_loss": loss, f"{name}_error": error}
+                totals = {key: totals[key] + value.item() for key, value in self.sums(model, batch).items()}
+            sums = summed(self._fabric, list(totals.values()))
+            found |= {f"{name}_{key}": total / len(images.images) for key, total in zip(totals, sums, strict=True)}
         return found
 
 

@@ -252,9 +252,8 @@ class _Loop:
         So all stop behind the same step, and all know when one writes.
         """
         due = self.run is not None and time.monotonic() - self.saved_at > 60 * self.settings.checkpoint_minutes
-        flags = torch.tensor([self.stop.asked, due], dtype=torch.float64, device=self.fabric.device)
-        own = torch.stack([value.detach().double() for value in sums.values()])
-        *totals, stop, save = summed(self.fabric, torch.cat([own, flags]))
+        own = torch.stack([value.detach().float() for value in sums.values()]).tolist()  # one wait for a GPU
+        *totals, stop, save = summed(self.fabric, [*own, self.stop.asked, due])
         return dict(zip(sums, totals, strict=True)), stop > 0, save > 0
 
     def _clip(self) -> dict[str, float]:
@@ -272,7 +271,7 @@ class _Loop:
 
     def _end_unless_finite(self) -> None:
         """Weights that are not finite are neither saved nor judged; a loss tells so one step later."""
-        if not all_finite(self.task.model):
+        if summed(self.fabric, [not all_finite(self.task.model)])[0]:  # buffers may differ between processes
             self._end_diverged("update", lambda: None)
 
     def _end_diverged(self, what: str, forward: Any) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 from lightning_fabric import Fabric
@@ -111,7 +111,13 @@ def in_first(fabric: Fabric, function: Callable[[], Result]) -> Result:
     return shared
 
 
-def summed(fabric: Fabric, numbers: Tensor) -> list[float]:
-    """The sums of numbers over all processes."""
-    total: Any = fabric.all_reduce(numbers, reduce_op="sum")
-    return total.tolist()
+def summed(fabric: Fabric, numbers: Sequence[float]) -> list[float]:
+    """The sums of numbers over all processes, in double precision.
+
+    >>> summed(Hardware(accelerator="cpu").start(), [0.5, True])
+    [0.5, 1.0]
+    """
+    own = torch.tensor([float(number) for number in numbers], dtype=torch.float64)
+    if fabric.world_size > 1:
+        own = cast(Tensor, fabric.all_reduce(own.to(fabric.device), reduce_op="sum"))
+    return own.tolist()

@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import signal
 import socket
 from dataclasses import replace
@@ -13,6 +14,7 @@ import torch
 
 from prproduct.classification.training import Classification, ClassifierConfig, train
 from prproduct.lab import checkpoints, files, runs
+from prproduct.lab.errors import InputError
 from prproduct.lab.hardware import Hardware
 
 CPU = Hardware(accelerator="cpu")
@@ -98,6 +100,15 @@ def train_and_die(moment, config, folder, minutes=10.0):
     files.write_durably = checkpoints.write_durably = write_in_halves
     os.fsync, Path.rename, os.unlink = dangerous(os.fsync), dangerous(Path.rename), dangerous(os.unlink)
     run(config, folder, resume=True, checkpoint_minutes=minutes)
+
+
+def train_with_little_space(config, folder, bytes_in_a_file):
+    """Files can grow to a size and no further, as on a disk that is nearly full."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (bytes_in_a_file, bytes_in_a_file))
+    try:
+        run(config, folder)
+    except InputError as error:
+        os._exit(3 if "cannot be written (File too large)" in str(error) and "\n" not in str(error) else 4)
 
 
 def train_as(rank, processes, port, config, folder, resume, stop_at):
