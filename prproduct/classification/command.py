@@ -33,7 +33,7 @@ def classifier(
     """Train an image classifier under a product."""
     name = "-".join(str(part) for part in (config.data, config.arch, config.product.replace(":", ""), config.seed))
     folder = run or Path("runs") / name
-    progress = Silent() if quiet else Terminal()
+    progress = Silent() if quiet else Terminal("images")
     with download_bars() as report:
         train(
             config,

@@ -31,10 +31,10 @@ class Silent:
 
 
 class Terminal(Silent):
-    """Steps, samples a second, time left; and what each epoch gave."""
+    """Steps, samples a second by their name, time left; and what each epoch gave."""
 
-    def __init__(self, console: Console | None = None) -> None:
-        self.console = console or Console(stderr=True)
+    def __init__(self, samples: str = "samples", console: Console | None = None) -> None:
+        self.samples, self.console = samples, console or Console(stderr=True)
         columns = (
             TextColumn("{task.description}"),
             BarColumn(),
@@ -53,7 +53,7 @@ class Terminal(Silent):
         self._bar.start()
 
     def step(self, samples: int, loss: float) -> None:
-        speed = f"loss {loss:.4f}  {self._rate.after(samples):,.0f}/s"
+        speed = f"loss {loss:.4f}  {self._rate.after(samples):,.0f} {self.samples}/s"
         self._bar.update(self._task, advance=1, speed=speed)
 
     def epoch(self, record: Mapping[str, Any]) -> None:
@@ -64,7 +64,7 @@ class Terminal(Silent):
             for name, value in record.items()
             if name.endswith("error") or name == "train_loss"
         )
-        speed = f"{record['time']['samples_per_second']:,.0f}/s"
+        speed = f"{record['time']['samples_per_second']:,.0f} {self.samples}/s"
         self.say(f"epoch {record['epoch'] + 1}: {', '.join(numbers)}, {speed}")
 
     def say(self, line: str) -> None:

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from training_runs import SMALL, assert_same_run, metrics, run, train_together
+from training_runs import SMALL, assert_same_run, judged, metrics, run, train_together
 
 from prproduct.lab import runs
 
@@ -34,6 +34,8 @@ def test_two_processes_give_the_losses_of_one(tmp_path):
 def test_two_processes_train_batch_normalisation_and_refuse_together(tmp_path):
     config = replace(SMALL, arch="resnet8", batch_size=649, epochs=1)
     assert train_together(2, config, tmp_path / "two") == [0, 0]
+    said = runs.read(tmp_path / "two").of("end")[0]["last"]  # each judged half of the images, with the same statistics
+    assert (said["test_loss"], said["test_error"]) == pytest.approx(judged(tmp_path / "two"), rel=1e-5)
     assert train_together(2, config, tmp_path / "two") == [1, 2]  # it is there already: an error, and a silent end
     assert train_together(2, config, tmp_path / "two", True) == [0, 0]
 

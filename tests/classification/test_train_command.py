@@ -39,7 +39,9 @@ def test_it_trains_says_so_and_goes_on_when_asked(capsys, tmp_path):
     status, said = typed(capsys, *QUICK, "--product", "p", "--seed", "3", "--angles", "2", "--milestones", "1")
     assert status == 0
     folder = tmp_path / "runs" / "digits-mlp-2-8-p-3"
-    assert re.search(r"epoch 2: train loss \d\.\d+, train error .* %, validation error .* %, test error .* %", said)
+    assert re.search(
+        r"epoch 2: train loss \d\.\d+, train error .* %, validation error .* %, test error .* %, .* images/s", said
+    )
     assert re.search(r"runs/digits-mlp-2-8-p-3: finished, test error .* chosen by validation", said)
     config = runs.read(folder).config
     assert config["config"]["recipe"]["milestones"] == [1]

@@ -12,7 +12,8 @@ from pathlib import Path
 import safetensors.torch
 import torch
 
-from prproduct.classification.training import Classification, ClassifierConfig, train
+from prproduct.classification.data import load
+from prproduct.classification.training import Classification, ClassifierConfig, load_model, train
 from prproduct.lab import checkpoints, files, runs
 from prproduct.lab.errors import InputError
 from prproduct.lab.hardware import Hardware
@@ -43,6 +44,16 @@ def last(folder):
 
 def weights(folder):
     return safetensors.torch.load(last(folder)["model"])
+
+
+def judged(folder, which="last"):
+    """Loss and error on the test images, by hand."""
+    digits = load("digits")
+    images = (digits.test_images.float() / digits.levels - digits.mean[0]) / digits.std[0]
+    with torch.no_grad():
+        logits = load_model(folder, which)(images)
+    wrong = (logits.argmax(1) != digits.test_labels).double().mean().item()
+    return torch.nn.functional.cross_entropy(logits, digits.test_labels).item(), wrong
 
 
 def assert_same_run(folder, expected):
