@@ -31,9 +31,13 @@ COMMANDS: list[Command] = [
     Command("data list", f"{_DATA}:list_", "the data sets, and where each was found", "lab"),
     Command("data fetch", f"{_DATA}:fetch", "find a data set or fetch it, and verify it", "lab"),
     Command("data verify", f"{_DATA}:verify", "compare a data set with its official checksums", "lab"),
+    Command("train classifier", "prproduct.classification.command:classifier", "train an image classifier", "lab"),
     Command("score", "prproduct.captioning.metrics.command:score", "caption metrics as COCO's evaluation", "captions"),
 ]
-GROUPS: dict[str, str] = {"data": "Find, fetch and verify data sets."}  # groups of commands, and what they are for
+GROUPS: dict[str, str] = {  # groups of commands, and what they are for
+    "data": "Find, fetch and verify data sets.",
+    "train": "One training, in a run's folder.",
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

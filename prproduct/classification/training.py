@@ -1,0 +1,255 @@
+"""Training a classifier: `train(config, folder)` makes a run's folder (docs/runs.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from lightning_fabric import Fabric
+from torch import Tensor, nn
+from torch.optim import SGD, Adam, Optimizer
+
+from prproduct.classification import models
+from prproduct.classification.data import Batch, Dataset, EvaluationBatches, TrainingBatches, load, split
+from prproduct.classification.data.dataset import NORMALISATIONS
+from prproduct.classification.data.fetch import Report, silent
+from prproduct.classification.data.sources import SOURCES, source
+from prproduct.classification.data.splits import PROTOCOLS
+from prproduct.classification.recipes import Recipe, learning_rate, recipe
+from prproduct.conversion import convert
+from prproduct.lab import checkpoints, runs
+from prproduct.lab.engine import Settings, fit
+from prproduct.lab.environment import environment
+from prproduct.lab.errors import InputError
+from prproduct.lab.hardware import PRECISIONS, Hardware, in_first, reproducible, summed
+from prproduct.lab.progress import Silent
+from prproduct.lab.runs import Run
+from prproduct.lab.stopping import StopSignals
+from prproduct.products import resolve
+
+
+def _is(default: Any, help: str) -> Any:
+    return field(default=default, metadata={"help": help})
+
+
+@dataclass(frozen=True)
+class ClassifierConfig:
+    """All that decides a run's numbers. What is None comes from the network's recipe (docs/classification.md).
+
+    >>> ClassifierConfig(arch="resnet110", data="cifar10", epochs=8).recipe.milestones
+    (4, 6)
+    >>> ClassifierConfig(product="q")
+    Traceback (most recent call last):
+    prproduct.lab.errors.InputError: unknown product 'q': choose one of p, pr, r, tempered, no-length, no-direction, \
+no-direction-w, pr-w (tempered:0.5 sets its power), or pass a Product
+    """
+
+    arch: str = _is("mlp", "the network: mlp, resnet110, preresnet110, wrn-28-10, densenet-bc-100-12, …")
+    data: str = _is("digits", ", ".join(SOURCES))
+    product: str = _is("pr", "the product of all its convolutions and linear layers: p, pr, tempered:0.5, …")
+    seed: int = _is(0, "decides initial weights, the order of images and their augmentation, alike for all products")
+    epochs: int | None = _is(None, "of training; the recipe's milestones move with them")
+    batch_size: int | None = _is(None, "images of a step, over all processes")
+    optimizer: str | None = _is(None, "sgd or adam")
+    learning_rate: float | None = _is(None, "before the milestones")
+    momentum: float | None = _is(None, "of SGD")
+    weight_decay: float | None = _is(None, "of all weights")
+    milestones: tuple[int, ...] | None = _is(None, "an epoch, from 0, at which the rate falls; may be given often")
+    augment: bool | None = _is(None, "random crops and flips")
+    protocol: str = _is("validation", "validation holds out a tenth to choose an epoch by; paper trains on all")
+    normalisation: str = _is("true", "by CIFAR's true deviation, or by the widespread one")
+    clip_norm: float = _is(0.0, "longer gradients are scaled to this norm; 0: none are")
+    precision: str = _is("32", ", ".join(PRECISIONS))
+    compile: bool = _is(False, "with torch.compile")
+    channels_last: bool = _is(False, "images and weights in this layout")
+    angles: int = _is(0, "record the angles every so many steps; 0: never")
+    log_every: int = _is(50, "steps between the records of a step")
+
+    def __post_init__(self) -> None:
+        for name, known in (
+            ("protocol", PROTOCOLS),
+            ("normalisation", NORMALISATIONS),
+            ("precision", tuple(PRECISIONS)),
+        ):
+            if getattr(self, name) not in known:
+                raise InputError(f"{name} {getattr(self, name)!r} is not known; there are {', '.join(known)}")
+        for name, least in (("seed", 0), ("clip_norm", 0), ("angles", 0), ("log_every", 1)):
+            if not getattr(self, name) >= least:
+                raise InputError(f"{name} is {getattr(self, name)}, it must be at least {least}")
+        try:
+            resolve(self.product)
+        except ValueError as error:
+            raise InputError(str(error)) from None
+        with torch.device("meta"):
+            self.build(channels=1, size=source(self.data).shape[-1], classes=2)
+        _ = self.recipe  # which validates itself
+
+    @property
+    def recipe(self) -> Recipe:
+        """How it is trained: the recipe of its network, and what was given besides."""
+        found = recipe(self.arch, self.data)
+        if self.epochs is not None and self.epochs != found.epochs:
+            found = found.scaled(self.epochs)
+        names = ("batch_size", "optimizer", "learning_rate", "momentum", "weight_decay", "milestones", "augment")
+        return replace(found, **{name: getattr(self, name) for name in names if getattr(self, name) is not None})
+
+    def build(self, channels: int, size: int, classes: int) -> nn.Module:
+        """The network under the product; torch's random numbers decide its weights, whatever the product."""
+        return convert(models.build(self.arch, channels, classes, size), self.product)
+
+    def identity(self, dataset: Dataset) -> dict[str, Any]:
+        """What config.json says: two runs with the same identity are the same run."""
+        resolved = asdict(self.recipe)
+        own = {name: value for name, value in asdict(self).items() if name not in resolved}
+        images = {"name": dataset.name, "fingerprint": dataset.fingerprint, "mean": dataset.mean, "std": dataset.std}
+        return {"task": "classifier", "config": {**own, "recipe": resolved}, "data": images}
+
+
+class Classification:
+    """What the engine trains: a network, its optimizer, its batches, and its errors on held-out and test images."""
+
+    def __init__(self, config: ClassifierConfig, dataset: Dataset, fabric: Fabric) -> None:
+        self.config, self.recipe, self.seed = config, config.recipe, config.seed
+        self._layout = torch.channels_last if config.channels_last else torch.contiguous_format
+        torch.manual_seed(config.seed)
+        model = config.build(dataset.channels, dataset.image_size, dataset.classes)
+        self.model = model.to(fabric.device, memory_format=self._layout)  # type: ignore[call-overload]
+        self.optimizer = _optimizer(self.recipe, self.model)
+        parts = split(dataset, config.protocol)
+        share: dict[str, Any] = {"rank": fabric.global_rank, "world_size": fabric.world_size}
+        self._batches = TrainingBatches(
+            dataset,
+            parts.train,
+            batch_size=self.recipe.batch_size,
+            seed=config.seed,
+            augment=self.recipe.augment,
+            device=fabric.device,
+            **share,
+        )
+        self._judges = {"test": EvaluationBatches.of_test(dataset, fabric.device, **share)}
+        if len(parts.validation):
+            held_out = EvaluationBatches.of_training(dataset, parts.validation, fabric.device, **share)
+            self._judges = {"validation": held_out, **self._judges}
+        self.select_by = "validation_error" if len(parts.validation) else None
+        self.epochs, self.steps = self.recipe.epochs, self._batches.steps
+        self._fabric = fabric
+
+    def batches(self, epoch: int, start_step: int) -> Iterable[Batch]:
+        """As the engine asks for them."""
+        return self._batches.epoch(epoch, start_step)
+
+    def learning_rate(self, epoch: int, step: int) -> float:
+        """The recipe's."""
+        return learning_rate(self.recipe, epoch)
+
+    def sums(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        """The cross-entropy, and the number of wrong answers."""
+        logits = model(batch.images.contiguous(memory_format=self._layout)).float()
+        wrong = (logits.detach().argmax(1) != batch.labels).sum()
+        return {"loss": F.cross_entropy(logits, batch.labels, reduction="sum"), "error": wrong}
+
+    def evaluate(self, model: nn.Module) -> dict[str, float]:
+        """Mean loss and share of wrong answers, on the validation images if there are some, and on the test images."""
+        found: dict[str, float] = {}
+        for name, images in self._judges.items():
+            totals = {"loss": 0.0, "error": 0.0}
+            for batch in images:
+                totals = {key: totals[key] + value.item() for key, value in self.sums(model, batch).items()}
+            sums = summed(self._fabric, list(totals.values()))
+            found |= {f"{name}_{key}": total / len(images.images) for key, total in zip(totals, sums, strict=True)}
+        return found
+
+
+def train(
+    config: ClassifierConfig,
+    folder: str | Path,
+    *,
+    resume: bool = False,
+    hardware: Hardware | None = None,
+    data_dir: str | Path | None = None,
+    checkpoint_minutes: float = 10.0,
+    tensorboard: bool = True,
+    progress: Silent | None = None,
+    report: Report = silent,
+) -> Path:
+    """Train, and give back the run's folder. With `resume` go on from its last checkpoint, if it is not finished.
+
+    With several devices, or under `torchrun`, every process calls it; the first one writes.
+    """
+    dataset = load(config.data, data_dir, normalisation=config.normalisation, report=report)
+    settings = Settings(
+        compile=config.compile,
+        clip_norm=config.clip_norm,
+        angles=config.angles,
+        log_every=config.log_every,
+        checkpoint_minutes=checkpoint_minutes,
+        tensorboard=tensorboard,
+    )
+    opened: list[Run] = []  # in the first process
+
+    def open_run() -> bool:
+        where = {**environment(), "hardware": {"device": str(fabric.device), "processes": fabric.world_size}}
+        opened.append(Run.open(folder, config.identity(dataset), where, resume=resume))
+        return runs.read(folder).finished
+
+    with StopSignals() as stop:  # before there are other processes: a signal to the first must not leave them alone
+        fabric = (hardware or Hardware()).start(config.precision)
+        finished = in_first(fabric, open_run)
+        try:
+            if not finished:
+                with reproducible(fabric):
+                    task = Classification(config, dataset, fabric)
+                    fit(task, fabric, opened[0] if opened else None, stop, settings, progress if opened else None)
+            if opened and progress:
+                progress.say(_summary(folder))
+        finally:
+            for run in opened:
+                run.close()
+    return Path(folder)
+
+
+def config_of(record: runs.Record) -> ClassifierConfig:
+    """The configuration that a run was made with, with everything its recipe gave."""
+    own = dict(record.config["config"])
+    given = {name: value for name, value in own.pop("recipe").items() if name in ClassifierConfig.__dataclass_fields__}
+    return ClassifierConfig(**own, **{**given, "milestones": tuple(given["milestones"])})
+
+
+def load_model(folder: str | Path, which: str = "last") -> nn.Module:
+    """The network of a run, in eval mode: of its last checkpoint, or with "selected" of the epoch that was chosen."""
+    config = config_of(runs.read(folder))
+    place = Path(folder) / runs.CHECKPOINTS
+    steps = checkpoints.steps(place)
+    if not steps:
+        raise InputError(f"{place}: there is no checkpoint yet")
+    kept = checkpoints.load(place, steps[-1])
+    if which == "selected":
+        best = kept.state["position"]["best"]
+        if best is None:
+            raise InputError(f"{folder}: no epoch was chosen, its protocol is {config.protocol!r}; take the last")
+        kept = checkpoints.load(place, best["step"])
+    known = source(config.data)
+    model = config.build(known.shape[0], known.shape[-1], known.classes)
+    model.load_state_dict(kept.model)
+    return model.eval()
+
+
+def _summary(folder: str | Path) -> str:
+    end = runs.read(folder).of("end")[0]
+    last, chosen = end["last"], end["selected"]
+    line = f"{folder}: finished, test error {100 * last['test_error']:.2f} % behind the last epoch"
+    if chosen:
+        line += f", {100 * chosen['test_error']:.2f} % behind epoch {chosen['epoch'] + 1}, chosen by validation"
+    return line
+
+
+def _optimizer(recipe: Recipe, model: nn.Module) -> Optimizer:
+    if recipe.optimizer == "sgd":
+        return SGD(
+            model.parameters(), lr=recipe.learning_rate, momentum=recipe.momentum, weight_decay=recipe.weight_decay
+        )
+    return Adam(model.parameters(), lr=recipe.learning_rate, weight_decay=recipe.weight_decay)

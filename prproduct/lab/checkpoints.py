@@ -1,0 +1,163 @@
+"""Checkpoints: folders that appear whole or not at all, of safetensors and JSON; nothing in them is unpickled.
+
+    checkpoints/step-00001200/model.safetensors       weights and buffers
+                              optimizer.safetensors   the tensors of the optimizer's state
+                              state.json              everything else, and the sha256 of all three
+
+A checkpoint is written under a name that begins with a dot, brought to the disk, and renamed; one that is thrown away
+is renamed before it is removed. So whatever has the name of a checkpoint is a whole one, unless somebody changed it,
+which the checksums tell.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+from torch.optim import Optimizer
+
+from prproduct.lab.errors import InputError
+from prproduct.lab.files import as_json, read_json, sync_folder, write_durably, writing
+
+_MODEL, _OPTIMIZER, _STATE = "model.safetensors", "optimizer.safetensors", "state.json"
+_NAME = re.compile(r"step-(\d{8,})")
+
+
+@dataclass(frozen=True, eq=False)
+class Checkpoint:
+    """Everything that a training needs to go on."""
+
+    model: dict[str, Tensor]
+    optimizer: dict[str, Tensor]  # as `pack_optimizer` gives them
+    state: dict[str, Any]  # JSON: position, sums, the optimizer's numbers
+
+
+def save(folder: Path, step: int, checkpoint: Checkpoint, keep: Collection[int] = ()) -> Path:
+    """Write the checkpoint of a step, then throw away all others but those of the steps in `keep`."""
+    target, temporary = folder / f"step-{step:08d}", folder / f".writing-step-{step:08d}"
+    with writing(folder):
+        folder.mkdir(exist_ok=True)
+        clear(folder)
+        if target.exists():  # of this very step: written before the run was resumed from an earlier one
+            _remove(target)
+        temporary.mkdir()
+        files = {_MODEL: _serialised(checkpoint.model), _OPTIMIZER: _serialised(checkpoint.optimizer)}
+        for name, content in files.items():
+            write_durably(temporary / name, content)
+        sums = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+        state = {"state": checkpoint.state, "sha256": {**sums, "state": _state_sum(checkpoint.state)}}
+        write_durably(temporary / _STATE, as_json(state))
+        sync_folder(temporary)
+        temporary.rename(target)
+        sync_folder(folder)
+        for other in steps(folder):
+            if other != step and other not in keep:
+                _remove(folder / f"step-{other:08d}")
+    return target
+
+
+def steps(folder: Path) -> list[int]:
+    """The steps of which there are checkpoints, ascending.
+
+    >>> steps(Path("/nowhere"))
+    []
+    """
+    names = (path.name for path in folder.iterdir()) if folder.is_dir() else ()
+    return sorted(int(match[1]) for name in names if (match := _NAME.fullmatch(name)))
+
+
+def load(folder: Path, step: int) -> Checkpoint:
+    """Read a checkpoint; one that is not as it was written is refused, and named."""
+    path = folder / f"step-{step:08d}"
+    whole = read_json(path / _STATE)
+    state, sums = whole.get("state"), whole.get("sha256")
+    if not isinstance(state, dict) or not isinstance(sums, dict) or sums.get("state") != _state_sum(state):
+        raise _corrupt(path / _STATE)
+    return Checkpoint(_read(path / _MODEL, sums), _read(path / _OPTIMIZER, sums), state)
+
+
+def clear(folder: Path) -> None:
+    """Remove what was being written or removed when a process was stopped."""
+    for path in folder.glob(".*-step-*"):
+        shutil.rmtree(path)
+
+
+def pack_optimizer(optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """An optimizer's state as named tensors and as JSON.
+
+    >>> weight = torch.nn.Parameter(torch.ones(2))
+    >>> optimizer = torch.optim.SGD([weight], lr=0.1, momentum=0.9)
+    >>> weight.sum().backward()
+    >>> optimizer.step()
+    >>> pack_optimizer(optimizer)[0]
+    {'0.momentum_buffer': tensor([1., 1.])}
+    """
+    whole = optimizer.state_dict()
+    tensors, numbers = {}, {}
+    for index, entries in whole["state"].items():
+        for name, value in entries.items():
+            if isinstance(value, Tensor):
+                tensors[f"{index}.{name}"] = value
+            else:
+                numbers[f"{index}.{name}"] = value
+    return tensors, {"numbers": numbers, "param_groups": whole["param_groups"]}
+
+
+def unpack_optimizer(optimizer: Optimizer, tensors: Mapping[str, Tensor], rest: Mapping[str, Any]) -> None:
+    """Give an optimizer of the same parameters the state that `pack_optimizer` took."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    state: dict[int, dict[str, Any]] = {}
+    for key, value in {**tensors, **rest["numbers"]}.items():
+        index, name = key.split(".", 1)
+        if isinstance(value, Tensor) and value.shape == parameters[int(index)].shape:
+            value = torch.empty_like(parameters[int(index)], dtype=value.dtype).copy_(value)  # channels_last, too
+        state.setdefault(int(index), {})[name] = value
+    groups = [
+        {name: tuple(value) if isinstance(group.get(name), tuple) else value for name, value in saved.items()}
+        for group, saved in zip(optimizer.param_groups, rest["param_groups"], strict=True)
+    ]
+    optimizer.load_state_dict({"state": state, "param_groups": groups})
+
+
+def _serialised(tensors: Mapping[str, Tensor]) -> bytes:
+    # Clones: safetensors refuses tensors that share memory, and layouts other than the plain one.
+    return safetensors.torch.save({name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()})
+
+
+def _read(path: Path, sums: Mapping[str, str]) -> dict[str, Tensor]:
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror or error})") from None
+    if hashlib.sha256(content).hexdigest() != sums.get(path.name):
+        raise _corrupt(path)
+    try:
+        return safetensors.torch.load(content)
+    except SafetensorError:
+        raise _corrupt(path) from None
+
+
+def _state_sum(state: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
+
+
+def _corrupt(path: Path) -> InputError:
+    return InputError(
+        f"{path}: is not as it was written; move {path.parent.name} away to go on from an earlier checkpoint, "
+        "or from the start"
+    )
+
+
+def _remove(checkpoint: Path) -> None:
+    """Under another name first: a stop in the middle must not leave half a checkpoint that looks like a whole one."""
+    shutil.rmtree(checkpoint.rename(checkpoint.with_name(f".removing-{checkpoint.name}")))

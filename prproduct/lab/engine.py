@@ -1,0 +1,312 @@
+"""The training loop.
+
+What a step depends on is a function of its number: the batch, the augmentation, the learning rate, and torch's random
+numbers, which are seeded anew at each step. So a checkpoint holds weights, the optimizer's state and a position, and a
+run that goes on from one does what it would have done.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, field
+from typing import Any, Protocol, cast
+
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from prproduct.lab import checkpoints
+from prproduct.lab.checkpoints import Checkpoint
+from prproduct.lab.hardware import in_first, summed
+from prproduct.lab.nonfinite import DivergedError, all_finite, where_it_began
+from prproduct.lab.progress import Silent
+from prproduct.lab.recording import Recorder
+from prproduct.lab.runs import CHECKPOINTS, Run
+from prproduct.lab.stopping import StopSignals
+
+
+class Batch(Protocol):
+    """A process's share of the samples of one step."""
+
+    @property
+    def whole(self) -> int:
+        """How many samples the step has in all processes."""
+        ...
+
+
+class Task(Protocol):
+    """What is trained, on which data, and how it is judged."""
+
+    model: nn.Module
+    optimizer: Optimizer
+    epochs: int
+    steps: int  # in an epoch
+    seed: int
+    select_by: str | None  # the number of `evaluate` that chooses an epoch, the smallest; None: none may choose
+
+    def batches(self, epoch: int, start_step: int) -> Iterable[Any]:
+        """This process's batches of an epoch, from a step on."""
+        ...
+
+    def sums(self, model: nn.Module, batch: Any) -> dict[str, Tensor]:
+        """Sums over this process's samples: "loss", which is differentiated, and what else is to be recorded."""
+        ...
+
+    def learning_rate(self, epoch: int, step: int) -> float:
+        """The learning rate of a step of an epoch."""
+        ...
+
+    def evaluate(self, model: nn.Module) -> dict[str, float]:
+        """What the model is worth, over all processes."""
+        ...
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How the loop works; part of what decides a run's numbers, but for the last two."""
+
+    compile: bool = False
+    clip_norm: float = 0.0  # 0: gradients are not clipped
+    angles: int = 0  # every so many steps the angles are recorded; 0: never
+    log_every: int = 50  # steps
+    checkpoint_minutes: float = 10.0  # and at the end of each epoch
+    tensorboard: bool = True
+
+
+@dataclass
+class Position:
+    """How far a training is."""
+
+    epoch: int = 0
+    step: int = 0  # in the epoch; as many as it has: trained, but not evaluated
+    samples: int = 0  # of the epoch so far, and sums over them
+    sums: dict[str, float] = field(default_factory=dict)
+    best: dict[str, Any] | None = None  # the chosen epoch so far: its epoch, its step, and what `evaluate` gave
+    last: dict[str, Any] | None = None  # the same of the last epoch that was evaluated
+
+
+class Stopped(KeyboardInterrupt):
+    """The user asked to stop, and the checkpoint is written."""
+
+
+def fit(
+    task: Task,
+    fabric: Fabric,
+    run: Run | None,
+    stop: StopSignals,
+    settings: Settings | None = None,
+    progress: Silent | None = None,
+) -> Position:
+    """Train to the end, from the run's last checkpoint if it has one. `run` is None in all processes but the first."""
+    loop = _Loop(task, fabric, run, settings or Settings(), progress or Silent(), stop)
+    try:
+        loop.train()
+    finally:
+        loop.close()
+    return loop.at
+
+
+class _Loop:
+    def __init__(
+        self, task: Task, fabric: Fabric, run: Run | None, settings: Settings, progress: Silent, stop: StopSignals
+    ) -> None:
+        self.task, self.fabric, self.run, self.settings = task, fabric, run, settings
+        self.progress, self.stop = progress, stop
+        self.at = Position()
+        kept = in_first(fabric, self._restored)
+        if kept is not None:
+            task.model.load_state_dict(kept.model)
+        self.bare = cast(nn.Module, torch.compile(task.model)) if settings.compile else task.model
+        # DDP around the compiled model, not the reverse: the probe must be given what is called.
+        self.model, self.optimizer = fabric.setup(self.bare, task.optimizer, _reapply_compile=False)
+        if kept is not None:
+            self._continue_from(kept)
+            self.progress.say(f"going on behind step {self.global_step}")
+        self.saved_at = time.monotonic()
+        self.recorder = Recorder(run, self.global_step, tensorboard=settings.tensorboard)
+
+    @property
+    def global_step(self) -> int:
+        """Steps done since the start of the run."""
+        return self.at.epoch * self.task.steps + self.at.step
+
+    def train(self) -> None:
+        """All epochs that are left, and the record of the end."""
+        task, at = self.task, self.at
+        self.progress.start("training", self.global_step, task.epochs * task.steps)
+        while at.epoch < task.epochs:
+            began, samples_before = time.perf_counter(), at.samples
+            self.model.train()
+            for batch in task.batches(at.epoch, at.step):
+                self.step(batch)
+            seconds = time.perf_counter() - began
+            self.end_epoch(seconds, (at.samples - samples_before) / max(seconds, 1e-9))
+        self.recorder.add("end", {"step": self.global_step, "last": at.last, "selected": at.best})
+
+    def step(self, batch: Batch) -> None:
+        """One step: forward, backward, update; then its record and, when it is time, a checkpoint."""
+        task, at, number = self.task, self.at, self.global_step
+        torch.manual_seed(_seed(task.seed, number, self.fabric.global_rank))
+        rate = task.learning_rate(at.epoch, at.step)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        with self._probe(number):
+            sums = task.sums(self.model, batch)
+            totals, stop, due = self._over_all_processes(sums)
+            if not math.isfinite(totals["loss"]):
+                self._end_diverged("loss", lambda: task.sums(task.model, batch))
+            # DDP takes the mean over processes of their gradients, which are to be added.
+            self.fabric.backward(sums["loss"] * (self.fabric.world_size / batch.whole))
+        norm = self._clip()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        at.step, at.samples = at.step + 1, at.samples + batch.whole
+        at.sums = {name: at.sums.get(name, 0.0) + total for name, total in totals.items()}
+        means = {name: total / batch.whole for name, total in totals.items()}
+        self.progress.step(batch.whole, means["loss"])
+        if self.global_step % self.settings.log_every == 0:
+            here = {"step": self.global_step, "epoch": at.epoch}
+            self.recorder.add("step", {**here, **means, "learning_rate": rate, **norm})
+        if stop or due:
+            self.save()
+        if stop:
+            self.progress.say(f"stopped behind step {self.global_step}; --resume goes on")
+            raise Stopped(f"stopped behind step {self.global_step}; --resume goes on")
+
+    def end_epoch(self, seconds: float, samples_per_second: float) -> None:
+        """Evaluate, record, choose, and write the checkpoint."""
+        task, at = self.task, self.at
+        self._end_unless_finite()
+        self._share_buffers()
+        self.model.eval()
+        began = time.perf_counter()
+        with torch.no_grad(), self.fabric.autocast():
+            judged = {name: _or_null(value) for name, value in task.evaluate(self.bare).items()}
+        here = {"epoch": at.epoch, "step": self.global_step}
+        means = {f"train_{name}": total / at.samples for name, total in at.sums.items()}
+        rate = task.learning_rate(at.epoch, task.steps - 1)
+        clock = {
+            "train_seconds": seconds,
+            "evaluation_seconds": time.perf_counter() - began,
+            "samples_per_second": samples_per_second,
+        }
+        at.last = {**here, **means, **judged}
+        if task.select_by and _less(at.last[task.select_by], at.best[task.select_by] if at.best else None):
+            at.best = at.last
+        record = {**at.last, "learning_rate": rate, "time": clock}
+        self.recorder.add("epoch", record)
+        self.progress.epoch(record)
+        at.epoch, at.step, at.samples, at.sums = at.epoch + 1, 0, 0, {}
+        self.save()
+
+    def save(self) -> None:
+        """Write a checkpoint, and keep besides the one of the chosen epoch."""
+        self._end_unless_finite()
+        in_first(self.fabric, self._write)
+        self.saved_at = time.monotonic()
+
+    def _write(self) -> None:
+        assert self.run
+        tensors, optimizer = checkpoints.pack_optimizer(self.task.optimizer)
+        state = {
+            "position": asdict(self.at),
+            "optimizer": optimizer,
+            "scaler": self.fabric.strategy.precision.state_dict(),
+            "lengths": self.run.lengths(),
+        }
+        kept = {self.at.best["step"]} if self.at.best else set()
+        whole = Checkpoint(self.task.model.state_dict(), tensors, state)
+        checkpoints.save(self.run.folder / CHECKPOINTS, self.global_step, whole, kept)
+
+    def close(self) -> None:
+        """Let go of what is open."""
+        self.progress.stop()
+        self.recorder.close()
+
+    def _restored(self) -> Checkpoint | None:
+        """The run's last checkpoint, with the records cut to what they were then."""
+        assert self.run
+        folder = self.run.folder / CHECKPOINTS
+        steps = checkpoints.steps(folder)
+        kept = checkpoints.load(folder, steps[-1]) if steps else None
+        self.run.cut(kept.state["lengths"] if kept else {})
+        return kept
+
+    def _continue_from(self, kept: Checkpoint) -> None:
+        self.at = Position(**kept.state["position"])
+        checkpoints.unpack_optimizer(self.task.optimizer, kept.optimizer, kept.state["optimizer"])
+        self.fabric.strategy.precision.load_state_dict(kept.state["scaler"])
+
+    def _probe(self, number: int) -> AbstractContextManager[None]:
+        wanted = self.settings.angles and number % self.settings.angles == 0
+        return self.recorder.angles(self.bare, number) if wanted else nullcontext()
+
+    def _over_all_processes(self, sums: dict[str, Tensor]) -> tuple[dict[str, float], bool, bool]:
+        """The sums of all processes; whether one was asked to stop, whether the first finds a checkpoint due.
+
+        So all stop behind the same step, and all know when one writes.
+        """
+        due = self.run is not None and time.monotonic() - self.saved_at > 60 * self.settings.checkpoint_minutes
+        own = torch.stack([value.detach().float() for value in sums.values()]).tolist()  # one wait for a GPU
+        *totals, stop, save = summed(self.fabric, [*own, self.stop.asked, due])
+        return dict(zip(sums, totals, strict=True)), stop > 0, save > 0
+
+    def _clip(self) -> dict[str, float]:
+        """The norm of the gradient before clipping, if it is clipped."""
+        if not self.settings.clip_norm:
+            return {}
+        norm = self.fabric.clip_gradients(
+            self.model, self.optimizer, max_norm=self.settings.clip_norm, error_if_nonfinite=False
+        )
+        value = float(norm) if norm is not None else math.nan
+        skipped = self.fabric.strategy.precision.precision == "16-mixed"  # by the scaler, which is made for it
+        if not math.isfinite(value) and not skipped:
+            self._end_diverged("gradient", lambda: None)
+        return {"gradient_norm": value if math.isfinite(value) else 0.0}
+
+    def _end_unless_finite(self) -> None:
+        """Weights that are not finite are neither saved nor judged; a loss tells so one step later."""
+        if summed(self.fabric, [not all_finite(self.task.model)])[0]:  # buffers may differ between processes
+            self._end_diverged("update", lambda: None)
+
+    def _end_diverged(self, what: str, forward: Any) -> None:
+        """Record where it began, and stop: the weights have not taken it in, or are not saved."""
+        with self.fabric.autocast():
+            own = where_it_began(self.task.model, forward)
+        found = [self.fabric.broadcast(own, rank) for rank in range(self.fabric.world_size)]
+        where = next((place for place in found if not place.startswith("in the loss")), found[0])
+        if what == "gradient":
+            where = "in the backward: the loss and all weights are finite"
+        step = self.global_step + (what != "update")  # which is done
+        steps = checkpoints.steps(self.run.folder / CHECKPOINTS) if self.run else []
+        self.recorder.add("diverged", {"step": step, "epoch": self.at.epoch, "what": what, "where": where})
+        if not self.run:
+            raise SystemExit(2)  # the first process says it
+        kept = f"the checkpoint of step {steps[-1]} is kept" if steps else "there was no checkpoint yet"
+        raise DivergedError(
+            f"the {what} of step {step} is NaN or infinite; it began {where}; {kept}; try a smaller learning rate"
+        )
+
+    def _share_buffers(self) -> None:
+        """The first process's, which the checkpoint has: BatchNorm's statistics differ between processes."""
+        if self.fabric.world_size > 1:
+            for buffer in self.task.model.buffers():
+                torch.distributed.broadcast(buffer, 0)
+
+
+def _or_null(value: float) -> float | None:
+    """A model may train well and be judged infinitely bad, with BatchNorm above all; JSON has no word for that."""
+    return value if math.isfinite(value) else None
+
+
+def _less(value: float | None, than: float | None) -> bool:
+    return value is not None and (than is None or value < than)
+
+
+def _seed(*key: int) -> int:
+    return int.from_bytes(hashlib.blake2b(repr(key).encode(), digest_size=8).digest(), "big")

@@ -1,0 +1,55 @@
+"""Where a run was made: versions, commit, machine. Recorded, and compared by nobody."""
+
+from __future__ import annotations
+
+import platform
+import shlex
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import prproduct
+
+_PACKAGES = ("torch", "numpy", "numba", "lightning-fabric", "safetensors")
+
+
+def environment() -> dict[str, Any]:
+    """Versions, commit, command and machine, for a run's record.
+
+    >>> environment()["versions"]["torch"] == torch.__version__
+    True
+    """
+    versions = {"python": platform.python_version(), "prproduct": prproduct.__version__}
+    for package in _PACKAGES:
+        versions[package] = metadata.version(package)
+    name = Path(sys.argv[0]).name
+    return {
+        "versions": versions | {"torch": torch.__version__},
+        "commit": commit(),
+        "command": shlex.join([name if name != "__main__.py" else "prproduct", *sys.argv[1:]]),
+        "system": platform.platform(),
+        "processor": torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine(),
+        "threads": torch.get_num_threads(),
+    }
+
+
+def commit() -> str | None:
+    """The commit of the code that runs, with "+" behind it if files were changed since; None if it was installed."""
+    folder = Path(prproduct.__file__).parent
+    # An installed copy may lie in a folder of somebody's repository: only where git knows this file is it ours.
+    if _git(folder, "ls-files", "--error-unmatch", "__init__.py") is None:
+        return None
+    changed = _git(folder, "status", "--porcelain", "--untracked-files=no", ".")
+    return f"{_git(folder, 'rev-parse', 'HEAD')}{'+' if changed else ''}"
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None

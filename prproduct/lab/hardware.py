@@ -1,0 +1,123 @@
+"""Where a training runs: one device or many, on one machine or many, through Lightning Fabric."""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar, cast
+
+import torch
+from lightning_fabric import Fabric
+from lightning_fabric.utilities.exceptions import MisconfigurationException
+from torch import Tensor
+
+from prproduct.lab.errors import InputError
+
+Result = TypeVar("Result")
+ACCELERATORS = ("auto", "cpu", "cuda", "mps")
+STRATEGIES = ("auto", "ddp")
+PRECISIONS = {"32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed"}
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """Devices and processes. A run may be resumed on others: the numbers then agree to within rounding.
+
+    >>> Hardware(devices=0)
+    Traceback (most recent call last):
+    prproduct.lab.errors.InputError: devices is 0, it must be at least 1
+    """
+
+    accelerator: str = field(default="auto", metadata={"help": ", ".join(ACCELERATORS)})
+    devices: int = field(default=1, metadata={"help": "devices on each machine, a process for each"})
+    num_nodes: int = field(default=1, metadata={"help": "machines"})
+    strategy: str = field(default="auto", metadata={"help": "auto, or ddp also for one process"})
+
+    def __post_init__(self) -> None:
+        for name, known in (("accelerator", ACCELERATORS), ("strategy", STRATEGIES)):
+            if getattr(self, name) not in known:
+                raise InputError(f"{name} {getattr(self, name)!r} is not known; there are {', '.join(known)}")
+        for name in ("devices", "num_nodes"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} is {getattr(self, name)}, it must be at least 1")
+
+    def start(self, precision: str = "32") -> Fabric:
+        """Start the other processes, unless `torchrun` has, and join them."""
+        if precision not in PRECISIONS:
+            raise InputError(f"precision {precision!r} is not known; there are {', '.join(PRECISIONS)}")
+        if precision == "16" and (self.accelerator == "cpu" or not torch.cuda.is_available()):
+            raise InputError("precision 16 needs a CUDA device; on a CPU choose bf16 or 32")
+        devices, num_nodes = self.devices, self.num_nodes
+        if torch.distributed.is_torchelastic_launched():
+            devices = int(os.environ["LOCAL_WORLD_SIZE"])
+            num_nodes = int(os.environ["WORLD_SIZE"]) // devices
+        logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
+        try:
+            fabric = Fabric(
+                accelerator=self.accelerator,
+                devices=devices,
+                num_nodes=num_nodes,
+                strategy=self.strategy,
+                precision=PRECISIONS[precision],  # type: ignore[arg-type]
+            )
+        except (MisconfigurationException, RuntimeError, ValueError) as error:
+            raise InputError(f"{self}: cannot be had here ({str(error).splitlines()[0]})") from None
+        fabric.launch()
+        return fabric
+
+
+@contextmanager
+def reproducible(fabric: Fabric) -> Iterator[None]:
+    """Choose torch's deterministic algorithms, and leave the caller's random numbers and settings as they were.
+
+    Where torch has none for a GPU it warns. Memory is not filled with NaN, which this mode does besides, for time.
+    """
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    filled = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+    if fabric.device.type == "cuda":
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    devices = [fabric.device] if fabric.device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices), warnings.catch_warnings():
+        # DDP says so of every 1×1 convolution, whose strides are ambiguous; nothing is wrong.
+        warnings.filterwarnings("ignore", message="Grad strides do not match bucket view strides")
+        try:
+            torch.use_deterministic_algorithms(True, warn_only=True)
+            torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+            yield
+        finally:
+            torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+            torch.utils.deterministic.fill_uninitialized_memory = filled  # type: ignore[attr-defined]
+
+
+def in_first(fabric: Fabric, function: Callable[[], Result]) -> Result:
+    """Call it in the first process, and have its result in all; its error ends them all, but only the first says so.
+
+    >>> in_first(Hardware(accelerator="cpu").start(), lambda: 7)
+    7
+    """
+    outcome: Result | InputError | None = None
+    if fabric.global_rank == 0:
+        try:
+            outcome = function()
+        except InputError as error:
+            outcome = error
+    shared: Any = fabric.broadcast(outcome)
+    if isinstance(shared, InputError):
+        raise shared if fabric.global_rank == 0 else SystemExit(2)
+    return shared
+
+
+def summed(fabric: Fabric, numbers: Sequence[float]) -> list[float]:
+    """The sums of numbers over all processes, in double precision.
+
+    >>> summed(Hardware(accelerator="cpu").start(), [0.5, True])
+    [0.5, 1.0]
+    """
+    own = torch.tensor([float(number) for number in numbers], dtype=torch.float64)
+    if fabric.world_size > 1:
+        own = cast(Tensor, fabric.all_reduce(own.to(fabric.device), reduce_op="sum"))
+    return own.tolist()

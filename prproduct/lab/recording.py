@@ -1,0 +1,52 @@
+"""What a training records while it runs: lines of metrics, angles, TensorBoard events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from torch import nn
+
+from prproduct.lab.files import writing
+from prproduct.lab.runs import ANGLES, TENSORBOARD, Run
+from prproduct.probe import AngleProbe
+
+
+class Recorder:
+    """Records into a run, from a step on; with None, as in all processes but the first, it records nothing."""
+
+    def __init__(self, run: Run | None, step: int, *, tensorboard: bool) -> None:
+        self.run, self._board = run, None
+        if run and tensorboard:
+            from torch.utils.tensorboard import SummaryWriter
+
+            with writing(run.folder / TENSORBOARD):  # what was written behind that step is shown no more
+                self._board = SummaryWriter(run.folder / TENSORBOARD, purge_step=step + 1)
+
+    def add(self, event: str, record: Mapping[str, Any]) -> None:
+        """A line of metrics.jsonl; its numbers also to TensorBoard."""
+        if not self.run:
+            return
+        self.run.append({"event": event, **record})
+        if self._board:
+            with writing(self.run.folder / TENSORBOARD):
+                for name, value in record.items():
+                    if isinstance(value, float):
+                        self._board.add_scalar(f"{event}/{name}", value, record["step"])
+
+    @contextmanager
+    def angles(self, model: nn.Module, step: int) -> Iterator[None]:
+        """The angles of the forward and the gradients of the backward inside, of this process's samples."""
+        if not self.run:
+            yield
+            return
+        path = self.run.folder / ANGLES
+        with writing(path), AngleProbe(model, first_step=step, jsonl=path, writer=self._board):
+            yield
+
+    def close(self) -> None:
+        """Bring TensorBoard's events to the disk."""
+        if self.run and self._board:
+            with writing(self.run.folder / TENSORBOARD):
+                self._board.close()

@@ -1,0 +1,136 @@
+"""Run folders: what is opened, what is refused, and that nothing is overwritten."""
+
+import json
+import os
+
+import pytest
+
+from prproduct.lab import runs
+from prproduct.lab.errors import InputError
+from prproduct.lab.runs import Run
+
+IDENTITY = {"task": "test", "config": {"seed": 0, "recipe": {"epochs": 3, "milestones": (1, 2)}}}
+
+
+def opened(folder, identity=IDENTITY, **options):
+    return Run.open(folder, identity, {"threads": 1}, **options)
+
+
+def content(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != ".lock"}
+
+
+def test_a_run_is_made_and_opened_again_wherever_it_was_made(tmp_path):
+    opened(tmp_path / "a" / "b").close()
+    again = Run.open(tmp_path / "a" / "b", IDENTITY, {"threads": 8}, resume=True)
+    again.append({"event": "step", "step": 1})
+    again.close()
+    record = runs.read(tmp_path / "a" / "b")
+    assert record.config["config"] == json.loads(json.dumps(IDENTITY["config"]))
+    assert record.config["environment"] == {"threads": 1}
+    assert record.metrics == ({"event": "step", "step": 1},)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"task": "other"}, "task is 'test' there and 'other' here"),
+        ({"config": {"seed": 1, "recipe": IDENTITY["config"]["recipe"]}}, "seed is 0 there and 1 here"),
+        ({"config": {"seed": 0, "recipe": {"epochs": 4, "milestones": (1, 2)}}}, "recipe.epochs is 3 there and 4 here"),
+        ({"config": {**IDENTITY["config"], "new": 1}}, "new is None there and 1 here"),
+    ],
+)
+@pytest.mark.parametrize("resume", [True, False])
+def test_a_folder_of_another_configuration_is_refused_and_left_alone(tmp_path, change, said, resume):
+    opened(tmp_path / "a").close()
+    before = content(tmp_path)
+    with pytest.raises(InputError, match=f"belongs to another configuration: {said}; choose another folder"):
+        opened(tmp_path / "a", {**IDENTITY, **change}, resume=resume)
+    assert content(tmp_path) == before
+
+
+def test_a_run_that_is_there_is_not_begun_again(tmp_path):
+    opened(tmp_path / "a").close()
+    with pytest.raises(InputError, match="holds this run already; give --resume"):
+        opened(tmp_path / "a")
+
+
+def test_a_folder_of_something_else_is_refused(tmp_path):
+    (tmp_path / "thesis.tex").write_text("mine")
+    for resume in (True, False):
+        with pytest.raises(InputError, match=r"is no run and not empty, it holds thesis\.tex"):
+            opened(tmp_path, resume=resume)
+        with pytest.raises(InputError, match="is a file"):
+            opened(tmp_path / "thesis.tex", resume=resume)
+    assert os.listdir(tmp_path) == ["thesis.tex"]
+
+
+@pytest.mark.parametrize("broken", [b"", b"{", b"[]", b'{"format": 2}', b"\xff"])
+def test_a_broken_configuration_is_named_and_refused(tmp_path, broken):
+    opened(tmp_path / "a").close()
+    (tmp_path / "a" / "config.json").write_bytes(broken)
+    with pytest.raises(InputError, match="a") as refused:
+        opened(tmp_path / "a", resume=True)
+    assert "\n" not in str(refused.value)
+    assert (tmp_path / "a" / "config.json").read_bytes() == broken
+
+
+def test_a_run_has_one_trainer_at_a_time(tmp_path):
+    first = opened(tmp_path / "a")
+    with pytest.raises(InputError, match="is being trained by another process"):
+        opened(tmp_path / "a", resume=True)
+    first.close()
+    opened(tmp_path / "a", resume=True).close()
+
+
+@pytest.mark.parametrize("place", ["/proc/prproduct-run", "/sys/kernel/prproduct-run", "/dev/null/run"])
+def test_a_folder_that_cannot_be_made_is_one_line(place):
+    with pytest.raises(InputError, match=f"{place.rsplit('/', 1)[0]}.*cannot be written") as refused:
+        opened(place)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_disk_that_is_full_is_one_line(tmp_path):
+    run = opened(tmp_path / "a")
+    (tmp_path / "a" / "metrics.jsonl").symlink_to("/dev/full")
+    with pytest.raises(InputError, match=r"metrics\.jsonl: cannot be written \(No space left on device\)$"):
+        run.append({"event": "step"})
+    run.close()
+
+
+def test_records_are_cut_to_a_checkpoints_lengths_and_lost_ones_are_noticed(tmp_path):
+    run = opened(tmp_path / "a")
+    run.append({"event": "step", "step": 1})
+    lengths = run.lengths()
+    run.append({"event": "step", "step": 2})
+    (tmp_path / "a" / "angles.jsonl").write_text("{}\n")
+    run.cut(lengths)
+    assert [record["step"] for record in runs.read(tmp_path / "a").metrics] == [1]
+    assert (tmp_path / "a" / "angles.jsonl").read_text() == ""
+    run.cut({})
+    with pytest.raises(InputError, match=r"metrics\.jsonl: has 0 bytes, at the last checkpoint it had \d+"):
+        run.cut(lengths)
+    run.close()
+
+
+def test_a_line_that_is_being_written_is_left_out_and_a_broken_one_is_named(tmp_path):
+    run = opened(tmp_path / "a")
+    run.append({"event": "step", "step": 1})
+    with (tmp_path / "a" / "metrics.jsonl").open("a") as file:
+        file.write('{"event": "st')
+    assert len(runs.read(tmp_path / "a").metrics) == 1
+    with (tmp_path / "a" / "metrics.jsonl").open("a") as file:
+        file.write("\n")
+    with pytest.raises(InputError, match=r"metrics\.jsonl, line 2: is not a record"):
+        runs.read(tmp_path / "a")
+    with pytest.raises(InputError, match="give the folder of a run"):
+        runs.read(tmp_path / "b")
+    run.close()
+
+
+def test_numbers_that_json_has_not_are_not_written(tmp_path):
+    run = opened(tmp_path / "a")
+    with pytest.raises(ValueError, match="JSON"):
+        run.append({"event": "step", "loss": float("nan")})
+    assert not (tmp_path / "a" / "metrics.jsonl").exists()
+    run.close()
