@@ -175,6 +175,7 @@ def step() -> torch.Tensor:
 def threads(monkeypatch):
     """Sets how many torch uses, for one test, in which nothing is too small to be shared between them."""
     monkeypatch.setattr(compiled, "_SMALL", 1)
+    monkeypatch.setattr(compiled, "_cores", lambda: 64)
     before = torch.get_num_threads()
     yield torch.set_num_threads
     torch.set_num_threads(before)
@@ -200,6 +201,16 @@ def test_follows_the_number_of_torchs_threads(threads, monkeypatch):
         shares.clear()
         step()
         assert max(shares) == count
+
+
+def test_threads_that_would_wait_for_torchs_are_not_started(monkeypatch):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
+    for cores, expected in ((4, 1), (5, 2), (8, 4), (64, 4)):
+        monkeypatch.setattr(compiled, "_cores", lambda cores=cores: cores)
+        assert compiled.threads_for(compiled._SMALL, 100) == expected
+        assert compiled.threads_for(compiled._LONG, 100) == 4
+        assert compiled.threads_for(compiled._LONG, 3) == 3
+        assert compiled.threads_for(compiled._SMALL - 1, 100) == 1
 
 
 def test_backward_in_several_threads_at_once(threads):
