@@ -1,19 +1,22 @@
 """When the compiled passes serve, and on which threads they run.
 
 They take float32 and float64 on the CPU, in eager mode, while no graph is built; elsewhere plain torch does the same.
-They release the GIL and run on a small pool of threads of our own: Numba's own layers change torch's thread count, kill
-forked children, or abort when two threads enter them.
+They release the GIL and run on torch's own threads, asked for through its OpenMP, or where that is not found and in
+forked children on a small pool of ours. Numba's own layers change torch's thread count, kill forked children, or abort
+when two threads enter them.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 import itertools
 import os
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,9 +24,11 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-_SMALL = 2**19  # numbers below which another thread costs more than it saves
+_SMALL = 2**16  # numbers below which another thread costs more than it saves, and
+_SMALL_FOR_OURS = 2**19  # those below which a thread of our own does
 _LONG = 2**23  # numbers that take longer than torch's threads wait for more work
 _switched_on = True
+_forked = False
 _ONE = {torch.float32: np.float32(1.0), torch.float64: np.float64(1.0)}
 
 
@@ -37,6 +42,14 @@ def passes() -> Any:
     except ImportError:
         return None
     return None if getattr(numba.config, "DISABLE_JIT", False) else passes
+
+
+@functools.cache
+def pointers() -> Any:
+    """What passes are made of."""
+    from prproduct.kernels import pointers
+
+    return pointers
 
 
 @functools.cache
@@ -100,16 +113,38 @@ def one_of(t: Tensor) -> Any:
 def threads_for(numbers: int, pieces: int) -> int:
     """As many as torch uses, where there are numbers enough, and no more than there are pieces to share out.
 
-    Torch's own threads go on spinning for a while after each operation, and ours would wait for their cores: with as
-    many cores as torch has threads, two threads took as long as one (4.0 and 4.2 ms for 2²¹ pairs). So only as many as
-    have cores left.
+    Torch's threads go on spinning for a while after each operation. They take work at once; threads of our own would
+    wait for their cores: two took as long as one (4.0 and 4.2 ms for 2²¹ pairs). So only as many as have cores left.
     """
     if numbers < _SMALL:
         return 1
     threads = torch.get_num_threads()
-    if numbers < _LONG:
-        threads = min(threads, 1 + max(0, _cores() - threads))
+    if openmp() is None and numbers < _LONG:
+        threads = 1 if numbers < _SMALL_FOR_OURS else min(threads, 1 + max(0, _cores() - threads))
     return max(1, min(threads, pieces))
+
+
+def openmp() -> tuple[int, int, int] | None:
+    """Where torch's own OpenMP has what runs a function on its threads, and tells a thread its number and their count.
+
+    None where it cannot be found, and in a forked child.
+    """
+    return None if _forked else _addresses_of_openmp()
+
+
+@functools.cache
+def _addresses_of_openmp() -> tuple[int, int, int] | None:
+    folder = Path(torch.__file__).parent
+    patterns = [f"{place}/lib{name}*" for place in ("lib", "../torch.libs") for name in ("gomp", "iomp5", "omp")]
+    for path in itertools.chain.from_iterable(folder.glob(pattern) for pattern in patterns):
+        try:
+            library = ctypes.CDLL(str(path), mode=os.RTLD_NOLOAD | os.RTLD_NOW)  # if torch has loaded it
+            functions = library.GOMP_parallel, library.omp_get_thread_num, library.omp_get_num_threads
+        except (OSError, AttributeError):
+            continue
+        parallel, number, count = (int(ctypes.cast(f, ctypes.c_void_p).value or 0) for f in functions)
+        return parallel, number, count
+    return None
 
 
 @functools.cache
@@ -150,20 +185,24 @@ def give_back(*pieces: Tensor) -> None:
 _pool: ThreadPoolExecutor | None = None
 
 
-def _forget_pool() -> None:
-    """A forked child has the pool but not its threads."""
-    global _pool
-    _pool = None
+def _forget_threads() -> None:
+    """A forked child has the pool and OpenMP's team, but not their threads."""
+    global _pool, _forked
+    _pool, _forked = None, True
 
 
-os.register_at_fork(after_in_child=_forget_pool)
+os.register_at_fork(after_in_child=_forget_threads)
 
 
 def share_out(kernel: Callable[..., None], threads: int, first: int, last: int, *arguments: Any) -> None:
-    """Run the kernel on a range in equal shares, the last of them on this thread."""
+    """Run the kernel on a range in equal shares, one of them on this thread."""
     global _pool
     if threads == 1:
         kernel(first, last, 0, *arguments)
+        return
+    team, runtime = pointers().team_of(kernel), openmp()
+    if team is not None and runtime is not None:
+        team(runtime, threads, first, last, arguments)
         return
     if _pool is None:
         _pool = ThreadPoolExecutor(max_workers=os.cpu_count(), thread_name_prefix="prproduct")

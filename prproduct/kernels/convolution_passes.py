@@ -29,7 +29,7 @@ from prproduct.kernels.passes import (
     sums,
     turn,
 )
-from prproduct.kernels.pointers import at, compiled_pass, part_of_pass
+from prproduct.kernels.pointers import at, compiled_pass, in_team, part_of_pass, team_pass
 from prproduct.kernels.programs import COS, INVERSE_SIN, SIN
 
 AXES = 3
@@ -346,3 +346,33 @@ def add_along_rows(
                 row, target = at(x, here, one), at(total, here, one)
                 for k in range(channels):
                     target[k] += row[k] * factor
+
+
+@team_pass(split_planes)
+def split_planes_in_team(openmp: Any, threads: int, first: int, last: int, arguments: Any) -> None:
+    """`split_planes` on OpenMP's threads."""
+    in_team(openmp, split_planes, threads, first, last, arguments)
+
+
+@team_pass(window_norms)
+def window_norms_in_team(openmp: Any, threads: int, first: int, last: int, arguments: Any) -> None:
+    """`window_norms` on OpenMP's threads."""
+    in_team(openmp, window_norms, threads, first, last, arguments)
+
+
+@team_pass(window_sums_back)
+def window_sums_back_in_team(openmp: Any, threads: int, first: int, last: int, arguments: Any) -> None:
+    """`window_sums_back` on OpenMP's threads."""
+    in_team(openmp, window_sums_back, threads, first, last, arguments)
+
+
+@team_pass(add_along_planes)
+def add_along_planes_in_team(openmp: Any, threads: int, first: int, last: int, arguments: Any) -> None:
+    """`add_along_planes` on OpenMP's threads."""
+    in_team(openmp, add_along_planes, threads, first, last, arguments)
+
+
+@team_pass(add_along_rows)
+def add_along_rows_in_team(openmp: Any, threads: int, first: int, last: int, arguments: Any) -> None:
+    """`add_along_rows` on OpenMP's threads."""
+    in_team(openmp, add_along_rows, threads, first, last, arguments)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from prproduct.kernels.pointers import compiled_pass
+from prproduct.kernels.pointers import compiled_pass, in_team, team_pass
 
 F = np.float32
 LOG2_E = F(1.4426950408889634)
@@ -144,3 +144,15 @@ def step_back(
     """The gradients of the gates, (rows, 4·hidden), and of the cell before."""
     for n in range(first, last):
         _step_back_row(i[n], f[n], g[n], o[n], cell[n], tanh_cell[n], of_hidden[n], of_cell[n], gates[n], before[n])
+
+
+@team_pass(step)
+def step_in_team(openmp: Any, threads: int, first: int, last: int, arguments: Any) -> None:
+    """`step` on OpenMP's threads."""
+    in_team(openmp, step, threads, first, last, arguments)
+
+
+@team_pass(step_back)
+def step_back_in_team(openmp: Any, threads: int, first: int, last: int, arguments: Any) -> None:
+    """`step_back` on OpenMP's threads."""
+    in_team(openmp, step_back, threads, first, last, arguments)

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from prproduct.kernels import programs
-from prproduct.kernels.pointers import at, compiled_pass, each, part_of_pass, sum_of_pass
+from prproduct.kernels.pointers import at, compiled_pass, each, in_team, part_of_pass, sum_of_pass, team_pass
 from prproduct.kernels.programs import COS, INVERSE_SIN, SIN, WEIGHT_NORM
 
 STRIP = 512  # pairs: a handful of such registers stays in the first-level cache
@@ -347,3 +347,21 @@ def add_along(
             from_here, to_there = at(x, place, one), at(total, place, one)
             for k in range(length):
                 to_there[k] += from_here[k] * multiple
+
+
+@team_pass(split_rows)
+def split_rows_in_team(openmp: Any, threads: int, first: int, last: int, arguments: Any) -> None:
+    """`split_rows` on OpenMP's threads."""
+    in_team(openmp, split_rows, threads, first, last, arguments)
+
+
+@team_pass(norms_of_vectors)
+def norms_of_vectors_in_team(openmp: Any, threads: int, first: int, last: int, arguments: Any) -> None:
+    """`norms_of_vectors` on OpenMP's threads."""
+    in_team(openmp, norms_of_vectors, threads, first, last, arguments)
+
+
+@team_pass(add_along)
+def add_along_in_team(openmp: Any, threads: int, first: int, last: int, arguments: Any) -> None:
+    """`add_along` on OpenMP's threads."""
+    in_team(openmp, add_along, threads, first, last, arguments)

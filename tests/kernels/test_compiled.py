@@ -175,6 +175,7 @@ def step() -> torch.Tensor:
 def threads(monkeypatch):
     """Sets how many torch uses, for one test, in which nothing is too small to be shared between them."""
     monkeypatch.setattr(compiled, "_SMALL", 1)
+    monkeypatch.setattr(compiled, "_SMALL_FOR_OURS", 1)
     monkeypatch.setattr(compiled, "_cores", lambda: 64)
     before = torch.get_num_threads()
     yield torch.set_num_threads
@@ -203,14 +204,51 @@ def test_follows_the_number_of_torchs_threads(threads, monkeypatch):
         assert max(shares) == count
 
 
-def test_threads_that_would_wait_for_torchs_are_not_started(monkeypatch):
+def test_without_openmp_threads_of_ours_that_would_wait_for_torchs_are_not_started(monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
+    assert compiled.threads_for(compiled._SMALL, 100) == 4
+    monkeypatch.setattr(compiled, "openmp", lambda: None)
     for cores, expected in ((4, 1), (5, 2), (8, 4), (64, 4)):
         monkeypatch.setattr(compiled, "_cores", lambda cores=cores: cores)
-        assert compiled.threads_for(compiled._SMALL, 100) == expected
+        assert compiled.threads_for(compiled._SMALL_FOR_OURS, 100) == expected
         assert compiled.threads_for(compiled._LONG, 100) == 4
         assert compiled.threads_for(compiled._LONG, 3) == 3
-        assert compiled.threads_for(compiled._SMALL - 1, 100) == 1
+        assert compiled.threads_for(compiled._SMALL_FOR_OURS - 1, 100) == 1
+
+
+def test_torchs_own_threads_are_found():
+    assert compiled.openmp() is not None
+
+
+@pytest.mark.parametrize(
+    "name", ["linear, more rows than a block", "conv2d, larger than a strip", "conv2d, many channels"]
+)
+def test_torchs_threads_and_ours_give_the_same(name, threads, monkeypatch):
+    threads(2)
+    op, x, w, bias, options = operands(name, torch.float32)
+    y = op(x, w, bias, **options)
+    grad = torch.randn_like(y)
+    by_torchs = torch.autograd.grad(y, (x, w), grad, retain_graph=True)
+    monkeypatch.setattr(compiled, "openmp", lambda: None)
+    by_ours = torch.autograd.grad(y, (x, w), grad)
+    assert all(torch.equal(a, b) for a, b in zip(by_torchs, by_ours, strict=True))
+
+
+def test_a_team_smaller_than_asked_for_does_all_the_work(threads):
+    """OpenMP may give fewer threads than it is asked for: inside of a parallel region it gives one."""
+    threads(2)
+    x = torch.randn(64, 300)
+    norms, inverses = torch.zeros(64), torch.zeros(64)
+    lonely = (compiled.openmp()[0], *(ctypes.cast(f, ctypes.c_void_p).value for f in (ALONE, ONE)))
+    addresses = (x.data_ptr(), norms.data_ptr(), inverses.data_ptr(), 0)
+    team = pointers.team_of(compiled.passes().norms_of_vectors)
+    team(lonely, 2, 0, 64, (64, 1, 300, (0, 300, 0), *addresses, compiled.one_of(x)))
+    assert relative_error(norms, x.norm(dim=1)) <= 1e-6
+
+
+# What threads of a team of one are told.
+ALONE = ctypes.CFUNCTYPE(ctypes.c_int)(lambda: 0)
+ONE = ctypes.CFUNCTYPE(ctypes.c_int)(lambda: 1)
 
 
 def test_backward_in_several_threads_at_once(threads):
@@ -247,6 +285,7 @@ def _forked_norm() -> float:
 
 def test_when_no_more_threads_start_one_does_it_all(threads, monkeypatch):
     """As while the interpreter shuts down."""
+    monkeypatch.setattr(compiled, "openmp", lambda: None)
     threads(3)
     expected = step()
 
