@@ -100,7 +100,7 @@ def test_layer_and_literal_equations_agree_for_every_option(twins, product):
 def _by_reference(name):
     """The literal op, with padding by name spelled out and unbatched input allowed."""
 
-    def op(input, weight, bias=None, *geometry, product):
+    def op(input, weight, bias=None, *geometry, product, memory):
         if name.startswith("conv") and "transpose" not in name:
             stride, padding, dilation, groups = geometry
             if padding == "same":
@@ -158,11 +158,11 @@ def test_channels_last_stays_channels_last(twins):
 @pytest.mark.parametrize("name", NAMES)
 def test_takes_torchs_arguments_and_a_product(name):
     native, ours = (inspect.signature(getattr(library, name)) for library in (nn, pr.nn))
-    *shared, product = ours.parameters.values()
+    *shared, product, memory = ours.parameters.values()
     assert shared == list(native.parameters.values())
-    assert product.name == "product"
-    assert product.kind is inspect.Parameter.KEYWORD_ONLY
-    assert product.default == "pr"
+    assert (product.name, memory.name) == ("product", "memory")
+    assert product.kind is memory.kind is inspect.Parameter.KEYWORD_ONLY
+    assert (product.default, memory.default) == ("pr", "save")
 
 
 @pytest.mark.parametrize("name", NAMES)
