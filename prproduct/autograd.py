@@ -44,7 +44,7 @@ _NO_COMPILED_TRANSFORMS = (
 
 
 Memory = Literal["save", "recompute"]
-_NOTHING = torch.empty(0)
+_NOTHING = torch.empty(0, device="cpu")
 
 
 def apply(

@@ -96,13 +96,16 @@ def serves(*tensors: Tensor | None) -> bool:
     )
 
 
-# Of a tensor whose memory is what it says: on the CPU, dense, neither negated nor zero by a flag, nor wrapped.
-_PLAIN_KEYS = torch._C._dispatch_keys(torch.empty(0)).raw_repr()
+@functools.cache
+def _plain_keys() -> int:
+    """Of a tensor whose memory is what it says: on the CPU, dense, neither negated nor zero by a flag, nor wrapped."""
+    with torch.inference_mode(False):
+        return torch._C._dispatch_keys(torch.empty(0, device="cpu")).raw_repr()
 
 
 def _is_plain(t: Tensor) -> bool:
     ordinary = type(t) is Tensor or type(t) is torch.nn.Parameter
-    return ordinary and torch._C._dispatch_keys(t).raw_repr() == _PLAIN_KEYS and t.numel() > 0
+    return ordinary and torch._C._dispatch_keys(t).raw_repr() == _plain_keys() and t.numel() > 0
 
 
 def one_of(t: Tensor) -> Any:

@@ -189,11 +189,8 @@ def split_rows(
         for row in range(n * groups, (n + 1) * groups):
             x_norm, x_inverse, total = norm_of[row], inverse_of[row], 0.0
             for start in range(0, channels, STRIP):
-                count, here, vector = (
-                    min(STRIP, channels - start),
-                    row * channels + start,
-                    row % groups * channels + start,
-                )
+                count = STRIP if channels - start > STRIP else channels - start
+                here, vector = row * channels + start, row % groups * channels + start
                 of_weight = at(table, vector, one)
                 offset, lengths = at(of_weight, OFFSET * vectors, one), at(of_weight, WEIGHT_LENGTH * vectors, one)
                 w_inverse, rounded = at(of_weight, WEIGHT_INVERSE * vectors, one), at(of_weight, ROUNDED * vectors, one)

@@ -2,6 +2,8 @@
 
 import ctypes
 import multiprocessing
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -486,6 +488,30 @@ def test_recorded_operations_are_plain_torchs():
     recorded = make_fx(gradient)(x, w)
     x, w = torch.randn(7, 5), torch.randn(3, 5)
     assert relative_error(recorded(x, w), gradient(x, w)) <= 1e-5
+
+
+def test_negated_memory_is_left_to_plain_torch():
+    """A flag says that the numbers are to be read with the other sign."""
+    negated = torch.randn(7, 5, dtype=torch.complex128).conj().imag
+    assert negated.is_neg()
+    w = torch.randn(3, 5, dtype=torch.float64, requires_grad=True)
+    expected = torch.autograd.grad(pr.functional.linear(negated.clone(), w).square().sum(), w)
+    assert_equal_to_rounding(torch.autograd.grad(pr.functional.linear(negated, w).square().sum(), w), expected, w.dtype)
+
+
+def test_imported_in_inference_mode_it_serves_all_the_same():
+    code = """
+import torch
+with torch.inference_mode():
+    import prproduct as pr
+    from prproduct.kernels import compiled
+layer = pr.nn.Linear(3, 2)
+y = layer(torch.ones(4, 3))
+with torch.no_grad():
+    assert compiled.serves(y.detach(), layer.weight)
+y.sum().backward()
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 
 
 def test_a_gradient_that_is_known_to_be_zero():
