@@ -18,6 +18,7 @@ import prproduct as pr
 from prproduct.autograd import gradient_rule
 from prproduct.kernels import compiled, convolution_rule, linear_rule, pointers, rules
 from prproduct.kernels.contractions import Linear
+from prproduct.kernels.pairs import floor_of_sin_square
 from prproduct.kernels.programs import program_of
 from prproduct.products import Gains, Product, resolve
 
@@ -164,6 +165,25 @@ def test_linear_biases_of_any_shape(bias_shape):
     x, w = torch.randn(2, 7, 5, dtype=torch.float64), torch.randn(3, 5, dtype=torch.float64, requires_grad=True)
     y = pr.functional.linear(x, w, torch.randn(bias_shape, dtype=torch.float64))
     assert_equal_to_rounding(*both_gradients(y, (w,), torch.randn_like(y)), torch.float64)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_one_large_bias_raises_the_floor_of_its_own_angles(dtype):
+    """Where p was rounded together with a bias of 30·‖w‖·‖x‖, an angle that is resolved elsewhere is not."""
+    x = torch.randn(1, 6, dtype=dtype, requires_grad=True)
+    sine = 2 * floor_of_sin_square(dtype, "cpu", False) ** 0.5
+    across = torch.randn(100, 6, dtype=dtype)
+    across -= across @ x.detach().T / x.detach().square().sum() * x.detach()
+    across /= across.norm(dim=1, keepdim=True)
+    w = (x.detach() / x.detach().norm() + sine * across).requires_grad_()
+    bias = torch.zeros(100, dtype=dtype)
+    bias[0] = 30 * w[0].detach().norm() * x.detach().norm()
+    y = pr.functional.linear(x, w, bias)
+    got, expected = both_gradients(y, (w,), torch.ones_like(y))
+    native = x.detach().expand(100, 6)
+    assert_equal_to_rounding([got[0][:1]], [expected[0][:1]], dtype)
+    torch.testing.assert_close(got[0][0], native[0])  # as the inner product
+    assert relative_error(got[0][1:], native[1:]) > 0.1
 
 
 def step() -> torch.Tensor:
