@@ -22,13 +22,11 @@ from prproduct.classification.data.splits import PROTOCOLS
 from prproduct.classification.recipes import Recipe, learning_rate, recipe
 from prproduct.conversion import convert
 from prproduct.lab import checkpoints, runs
-from prproduct.lab.engine import Settings, fit
-from prproduct.lab.environment import environment
+from prproduct.lab.engine import Settings
 from prproduct.lab.errors import InputError
-from prproduct.lab.hardware import PRECISIONS, Hardware, in_first, reproducible, summed
+from prproduct.lab.hardware import PRECISIONS, Hardware, summed
 from prproduct.lab.progress import Silent
-from prproduct.lab.runs import Run
-from prproduct.lab.stopping import StopSignals
+from prproduct.lab.session import train_task
 from prproduct.products import resolve
 
 
@@ -134,7 +132,7 @@ class Classification:
         if len(parts.validation):
             held_out = EvaluationBatches.of_training(dataset, parts.validation, fabric.device, **share)
             self._judges = {"validation": held_out, **self._judges}
-        self.select_by = "validation_error" if len(parts.validation) else None
+        self.select_largest, self.select_by = False, "validation_error" if len(parts.validation) else None
         self.epochs, self.steps = self.recipe.epochs, self._batches.steps
         self._fabric = fabric
 
@@ -189,27 +187,17 @@ def train(
         checkpoint_minutes=checkpoint_minutes,
         tensorboard=tensorboard,
     )
-    opened: list[Run] = []  # in the first process
-
-    def open_run() -> bool:
-        where = {**environment(), "hardware": {"device": str(fabric.device), "processes": fabric.world_size}}
-        opened.append(Run.open(folder, config.identity(dataset), where, resume=resume))
-        return runs.read(folder).finished
-
-    with StopSignals() as stop:  # before there are other processes: a signal to the first must not leave them alone
-        fabric = (hardware or Hardware()).start(config.precision)
-        finished = in_first(fabric, open_run)
-        try:
-            if not finished:
-                with reproducible(fabric):
-                    task = Classification(config, dataset, fabric)
-                    fit(task, fabric, opened[0] if opened else None, stop, settings, progress if opened else None)
-            if opened and progress:
-                progress.say(_summary(folder))
-        finally:
-            for run in opened:
-                run.close()
-    return Path(folder)
+    return train_task(
+        lambda fabric: Classification(config, dataset, fabric),
+        folder,
+        config.identity(dataset),
+        settings,
+        resume=resume,
+        hardware=hardware,
+        precision=config.precision,
+        progress=progress,
+        summary=lambda: _summary(folder),
+    )
 
 
 def config_of(record: runs.Record) -> ClassifierConfig:

@@ -47,7 +47,8 @@ class Task(Protocol):
     epochs: int
     steps: int  # in an epoch
     seed: int
-    select_by: str | None  # the number of `evaluate` that chooses an epoch, the smallest; None: none may choose
+    select_by: str | None  # the number of `evaluate` that chooses an epoch, or None: none may choose
+    select_largest: bool  # or the smallest
 
     def batches(self, epoch: int, start_step: int) -> Iterable[Any]:
         """This process's batches of an epoch, from a step on."""
@@ -71,7 +72,8 @@ class Settings:
     """How the loop works; part of what decides a run's numbers, but for the last two."""
 
     compile: bool = False
-    clip_norm: float = 0.0  # 0: gradients are not clipped
+    clip_norm: float = 0.0  # gradients longer than this are scaled to it; 0: none are
+    clip_value: float = 0.0  # and then, every number is brought between ± this; 0: as it is
     angles: int = 0  # every so many steps the angles are recorded; 0: never
     log_every: int = 50  # steps
     checkpoint_minutes: float = 10.0  # and at the end of each epoch
@@ -196,8 +198,9 @@ class _Loop:
             "samples_per_second": samples_per_second,
         }
         at.last = {**here, **means, **judged}
-        if task.select_by and _less(at.last[task.select_by], at.best[task.select_by] if at.best else None):
-            at.best = at.last
+        if task.select_by:
+            value, best = at.last[task.select_by], at.best[task.select_by] if at.best else None
+            at.best = at.last if _better(value, best, task.select_largest) else at.best
         record = {**at.last, "learning_rate": rate, "time": clock}
         self.recorder.add("epoch", record)
         self.progress.epoch(record)
@@ -257,8 +260,9 @@ class _Loop:
         return dict(zip(sums, totals, strict=True)), stop > 0, save > 0
 
     def _clip(self) -> dict[str, float]:
-        """The norm of the gradient before clipping, if it is clipped."""
+        """The norm of the gradient before it is clipped to one, if it is."""
         if not self.settings.clip_norm:
+            self._clip_values()
             return {}
         norm = self.fabric.clip_gradients(
             self.model, self.optimizer, max_norm=self.settings.clip_norm, error_if_nonfinite=False
@@ -267,7 +271,12 @@ class _Loop:
         skipped = self.fabric.strategy.precision.precision == "16-mixed"  # by the scaler, which is made for it
         if not math.isfinite(value) and not skipped:
             self._end_diverged("gradient", lambda: None)
+        self._clip_values()
         return {"gradient_norm": value if math.isfinite(value) else 0.0}
+
+    def _clip_values(self) -> None:
+        if self.settings.clip_value:
+            self.fabric.clip_gradients(self.model, self.optimizer, clip_val=self.settings.clip_value)
 
     def _end_unless_finite(self) -> None:
         """Weights that are not finite are neither saved nor judged; a loss tells so one step later."""
@@ -304,8 +313,8 @@ def _or_null(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _less(value: float | None, than: float | None) -> bool:
-    return value is not None and (than is None or value < than)
+def _better(value: float | None, than: float | None, largest: bool) -> bool:
+    return value is not None and (than is None or (value > than if largest else value < than))
 
 
 def _seed(*key: int) -> int:

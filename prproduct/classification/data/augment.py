@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from prproduct.classification.data.keyed import keyed_bits
+from prproduct.lab.keyed import keyed_bits
 
 PADDING = 4
 _STREAM = 1  # of random numbers, beside the one of the order of images

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from prproduct.classification.data.augment import Augmentation, normalise
 from prproduct.classification.data.dataset import Dataset
-from prproduct.classification.data.keyed import keyed_bits
 from prproduct.lab.errors import InputError
+from prproduct.lab.keyed import keyed_bits
 
 _STREAM = 2
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from prproduct.classification.data.dataset import Dataset
-from prproduct.classification.data.keyed import keyed_bits
 from prproduct.lab.errors import InputError
+from prproduct.lab.keyed import keyed_bits
 
 PROTOCOLS = ("validation", "paper")
 _STREAM = 3

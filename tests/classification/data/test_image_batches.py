@@ -6,8 +6,8 @@ import torch
 
 from prproduct.classification.data import Dataset, EvaluationBatches, TrainingBatches, split
 from prproduct.classification.data.augment import Augmentation, normalise
-from prproduct.classification.data.keyed import keyed_bits
 from prproduct.lab.errors import InputError
+from prproduct.lab.keyed import keyed_bits
 
 
 @pytest.fixture
