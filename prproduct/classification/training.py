@@ -161,6 +161,10 @@ class Classification:
             found |= {f"{name}_{key}": total / len(images.images) for key, total in zip(totals, sums, strict=True)}
         return found
 
+    def seconds(self) -> dict[str, float]:
+        """Nothing beside what the engine measures."""
+        return {}
+
 
 def train(
     config: ClassifierConfig,

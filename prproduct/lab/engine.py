@@ -66,6 +66,10 @@ class Task(Protocol):
         """What the model is worth, over all processes."""
         ...
 
+    def seconds(self) -> dict[str, float]:
+        """What parts of its work took, since it was asked last; for the record of an epoch's time."""
+        ...
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -196,6 +200,7 @@ class _Loop:
             "train_seconds": seconds,
             "evaluation_seconds": time.perf_counter() - began,
             "samples_per_second": samples_per_second,
+            **task.seconds(),
         }
         at.last = {**here, **means, **judged}
         if task.select_by:

@@ -121,3 +121,16 @@ def summed(fabric: Fabric, numbers: Sequence[float]) -> list[float]:
     if fabric.world_size > 1:
         own = cast(Tensor, fabric.all_reduce(own.to(fabric.device), reduce_op="sum"))
     return own.tolist()
+
+
+def gathered(fabric: Fabric, own: Sequence[Result]) -> list[Result]:
+    """What all processes have, one behind the other, in each of them.
+
+    >>> gathered(Hardware(accelerator="cpu").start(), ["a", "b"])
+    ['a', 'b']
+    """
+    if fabric.world_size == 1:
+        return list(own)
+    everybody: list[Any] = [None] * fabric.world_size
+    torch.distributed.all_gather_object(everybody, list(own))
+    return [item for each in everybody for item in each]
