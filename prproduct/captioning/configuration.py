@@ -6,8 +6,6 @@ import math
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-import torch
-
 from prproduct.captioning.model import Captioner
 from prproduct.conversion import convert
 from prproduct.lab.errors import InputError
@@ -138,9 +136,3 @@ _LEAST: dict[str, float] = {
     **dict.fromkeys(("hidden", "embedding", "attention", "epochs", "batch_size", "captions"), 1),
     **dict.fromkeys(("feedback_every", "samples", "beams", "log_every"), 1),
 }
-
-
-def sizes_on_meta(config: CaptionerConfig, vocabulary_size: int, feature_width: int) -> dict[str, tuple[int, ...]]:
-    """The shapes of a captioner's weights, without making them."""
-    with torch.device("meta"):
-        return {name: (*t.shape,) for name, t in config.build(vocabulary_size, feature_width).state_dict().items()}

@@ -7,6 +7,7 @@ optimizer and a learning rate of its own. Both choose their epoch by the CIDEr o
 from __future__ import annotations
 
 import copy
+import hashlib
 import math
 import time
 from collections.abc import Iterable
@@ -20,9 +21,9 @@ from torch import Tensor, nn
 from torch.optim import Adam
 
 from prproduct.captioning.configuration import CaptionerConfig
+from prproduct.captioning.data.batches import collate
 from prproduct.captioning.data.prepared import CaptionSet
 from prproduct.captioning.data.training_batches import CaptionBatch, CaptionBatches, FeatureSource, padded
-from prproduct.captioning.data.batches import collate
 from prproduct.captioning.decoding import Captions, Limits, beam, greedy, sample
 from prproduct.captioning.describing import Search, describe
 from prproduct.captioning.losses import log_probabilities, targets_of
@@ -81,19 +82,19 @@ class Captioning:
         if start:
             self.model.load_state_dict(start.weights)
         self.model.to(fabric.device)
-        assert config.epochs and config.batch_size
+        epochs, batch_size = config.epochs or 1, config.batch_size or 1  # given, in a resolved configuration
         self.optimizer = Adam(self.model.parameters(), lr=config.rate(0.0), betas=(0.9, 0.999))
         self._batches = CaptionBatches(
             self.captions.of("train"),
             self.features,
-            batch_size=config.batch_size,
+            batch_size=batch_size,
             captions=config.captions if config.phase == "xe" else config.samples,
             seed=config.seed,
             by_caption=config.phase == "rl",
             rank=fabric.global_rank,
             world_size=fabric.world_size,
         )
-        self.epochs, self.steps = config.epochs, self._batches.steps
+        self.epochs, self.steps = epochs, self._batches.steps
         self._feedback = 0.0
         self._validation = self.captions.of("val")
         if not self._validation:
@@ -315,8 +316,6 @@ def load_captioner(folder: str | Path, which: str = "best") -> Captioner:
 
 
 def _digest(weights: dict[str, Tensor]) -> str:
-    import hashlib
-
     digest = hashlib.sha256()
     for name in sorted(weights):
         digest.update(name.encode() + weights[name].contiguous().numpy().tobytes())
@@ -327,4 +326,6 @@ def _summary(folder: str | Path) -> str:
     end = runs.read(folder).of("end")[0]
     last, best = end["last"]["validation_cider"], end["selected"]
     chosen = f", best {best['validation_cider']:.3f} behind epoch {best['epoch'] + 1}" if best else ""
-    return f"{folder}: finished, validation CIDEr {math.nan if last is None else last:.3f} behind the last epoch{chosen}"
+    return (
+        f"{folder}: finished, validation CIDEr {math.nan if last is None else last:.3f} behind the last epoch{chosen}"
+    )

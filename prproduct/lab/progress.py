@@ -10,6 +10,8 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+_SHOWN = ("error", "train_loss", "train_reward", "cider")  # of an epoch's record, by the ends of their names
+
 
 class Silent:
     """Shows nothing; what the engine tells about its progress."""
@@ -62,7 +64,7 @@ class Terminal(Silent):
             if name.endswith("error")
             else f"{name.replace('_', ' ')} {value:.4f}"
             for name, value in record.items()
-            if name.endswith("error") or name == "train_loss"
+            if name.endswith(_SHOWN)
         )
         speed = f"{record['time']['samples_per_second']:,.0f} {self.samples}/s"
         self.say(f"epoch {record['epoch'] + 1}: {', '.join(numbers)}, {speed}")

@@ -1,0 +1,69 @@
+"""`prproduct train captioner`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from prproduct.captioning import world
+from prproduct.captioning.configuration import CaptionerConfig
+from prproduct.captioning.data import features, prepared
+from prproduct.captioning.training import Material, train
+from prproduct.lab.errors import InputError
+from prproduct.lab.hardware import Hardware
+from prproduct.lab.options import takes_options_of
+from prproduct.lab.progress import Silent, Terminal
+
+WORLD = "world"
+CaptionsOption = Annotated[
+    str, typer.Option("--captions", help="a folder of `prproduct data captions`, or world: the small embedded one")
+]
+FeaturesOption = Annotated[
+    Path | None, typer.Option("--features", help="of the images, in any layout; not for the world", show_default=False)
+]
+
+
+def material(captions: str, source: Path | None) -> Material:
+    """The captions and features that a user names."""
+    if captions == WORLD:
+        if source is not None:
+            raise InputError("the world has features of its own; leave out --features")
+        return Material(*world.material())
+    if source is None:
+        raise InputError("features of the images are needed: give --features, as `prproduct data features` writes them")
+    return Material(prepared.read(Path(captions)), features.open(source))
+
+
+@takes_options_of(CaptionerConfig, Hardware)
+def captioner(
+    config: CaptionerConfig,
+    hardware: Hardware,
+    captions: CaptionsOption = WORLD,
+    source: FeaturesOption = None,
+    start: Annotated[Path | None, typer.Option(help="the run of cross-entropy that REINFORCE goes on from")] = None,
+    start_from: Annotated[str, typer.Option("--from", help="its last epoch, or its best by validation")] = "last",
+    run: Annotated[
+        Path | None, typer.Option("--run-dir", "--run", help="the run's folder; runs/captioner-… if not given")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="go on where the run was stopped")] = False,
+    checkpoint_minutes: Annotated[float, typer.Option(help="between checkpoints inside of an epoch")] = 10.0,
+    tensorboard: Annotated[bool, typer.Option(help="write events for TensorBoard")] = True,
+    quiet: Annotated[bool, typer.Option("--quiet", help="show no progress")] = False,
+) -> None:
+    """Train a captioner under a product."""
+    product = (config.product or "same" if start else config.product or "pr").replace(":", "")
+    folder = run or Path("runs") / f"captioner-{product}-{config.phase}-{config.seed}"
+    train(
+        config,
+        folder,
+        material(captions, source),
+        start=start,
+        start_from=start_from,
+        resume=resume,
+        hardware=hardware,
+        checkpoint_minutes=checkpoint_minutes,
+        tensorboard=tensorboard,
+        progress=Silent() if quiet else Terminal("words" if config.phase == "xe" else "captions"),
+    )
