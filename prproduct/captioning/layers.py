@@ -1,0 +1,77 @@
+"""The two layers that the captioner's decoder is made of: an LSTM with a linear layer for each input, and attention.
+
+A concatenated input would have one angle with each weight vector. The paper takes, and plots, an angle for each part
+of the input: so each part has a layer of its own, and their outputs are added.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+class BlockLSTM(nn.Module):
+    """An LSTM whose gates are sums of linear layers: one for each input, by its name, and `hidden`.
+
+    In order i, f, g, o, as torch has them: c' = σ(f)∘c + σ(i)∘tanh(g), h' = σ(o)∘tanh(c') (the paper's Equation 14). A
+    gate has one bias, which is the first input's.
+
+    >>> lstm = BlockLSTM(4, word=3, image=2)
+    >>> words, images = torch.randn(5, 7, 3), torch.randn(7, 2)  # 5 steps of 7 sequences
+    >>> gates = lstm.given("word", words) + lstm.given("image", images)
+    >>> lstm(gates).shape
+    torch.Size([5, 7, 4])
+    """
+
+    hidden: nn.Linear
+
+    def __init__(self, hidden: int, **inputs: int) -> None:
+        super().__init__()
+        for place, (name, width) in enumerate(inputs.items()):
+            self.add_module(name, nn.Linear(width, 4 * hidden, bias=place == 0))
+        self.hidden = nn.Linear(hidden, 4 * hidden, bias=False)
+
+    def given(self, name: str, input: Tensor) -> Tensor:
+        """What an input gives to the gates."""
+        return self.get_submodule(name)(input)
+
+    def forward(self, gates: Tensor) -> Tensor:
+        """All hidden states (steps, sequences, hidden), from what the inputs give to the gates; the first are zero."""
+        hidden = cell = gates.new_zeros(gates.shape[1], self.hidden.in_features)
+        outputs = []
+        for gates_of_step in gates.unbind():  # indexing would cost a tensor of all steps in every step's backward
+            hidden, cell = self.step(gates_of_step, hidden, cell)
+            outputs.append(hidden)
+        return torch.stack(outputs) if outputs else gates.new_zeros(*gates.shape[:2], self.hidden.in_features)
+
+    def step(self, gates: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
+        """The next hidden state and cell."""
+        i, f, g, o = (gates + self.hidden(hidden)).chunk(4, dim=-1)
+        cell = f.sigmoid() * cell + i.sigmoid() * g.tanh()
+        return o.sigmoid() * cell.tanh(), cell
+
+
+class Attention(nn.Module):
+    """Where to look: softmax over regions of W_z·tanh(W_v v_i + W_h1 h¹), and the mean of the regions under it.
+
+    `region` is W_v, applied once to each image's regions; `hidden` is W_h1; `score` is W_z.
+
+    >>> attention = Attention(regions=6, hidden=4, width=5)
+    >>> regions, present = torch.randn(2, 3, 6), torch.tensor([[True, True, True], [True, False, False]])
+    >>> mean, weights = attention(torch.randn(2, 7, 4), regions, attention.region(regions), present)
+    >>> mean.shape, weights.shape, weights[1, 0].tolist()
+    (torch.Size([2, 7, 6]), torch.Size([2, 7, 3]), [1.0, 0.0, 0.0])
+    """
+
+    def __init__(self, regions: int, hidden: int, width: int) -> None:
+        super().__init__()
+        self.region = nn.Linear(regions, width)
+        self.hidden = nn.Linear(hidden, width, bias=False)
+        self.score = nn.Linear(width, 1, bias=False)
+
+    def forward(self, queries: Tensor, regions: Tensor, projections: Tensor, present: Tensor) -> tuple[Tensor, Tensor]:
+        """The attended regions (images, queries, width of a region) and the weights (images, queries, regions)."""
+        summed = projections[:, None] + self.hidden(queries)[:, :, None]  # (images, queries, regions, width)
+        scores = self.score(summed.tanh_())[..., 0].masked_fill(~present[:, None], -torch.inf)
+        weights = scores.softmax(-1)
+        return weights @ regions, weights  # (images, queries, regions) @ (images, regions, width)

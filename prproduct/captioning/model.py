@@ -1,0 +1,242 @@
+"""The captioner of the paper's §5.1, in plain torch layers: its PR version is `prproduct.convert(model)`.
+
+    v_i = ReLU(W_a a_i)                      `region_embedding`, for each region
+    v_g = ReLU(W_g mean a_i)                 `global_embedding`
+    h¹  = LSTM(W_e Π, v_g)                   `attention_lstm`: linear layers `word`, `image`, `hidden`
+    v̂   = Σ softmax(…)_i v_i                 `attention`: linear layers `region`, `hidden`, `score`
+    h²  = LSTM(v̂, h¹)                        `language_lstm`: linear layers `attended`, `attention`, `hidden`
+    log-probabilities of the next word ~     `output`, of h²
+
+The Attention LSTM does not see h². So for words that are known beforehand all steps of it come first, then attention
+for all steps at once, then the Language LSTM; step by step there is only what its own hidden state gives to a gate.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from prproduct.captioning.layers import Attention, BlockLSTM
+from prproduct.lab.errors import InputError
+
+
+class Memory(NamedTuple):
+    """What is computed once for an image."""
+
+    regions: Tensor  # (images, regions, embedding): v_i, zero where there is no region
+    projections: Tensor  # (images, regions, attention): W_v v_i
+    image_gates: Tensor  # (images, 4·hidden): what v_g gives to the gates of the Attention LSTM
+    present: Tensor  # (images, regions): False where a region is padding
+
+    @property
+    def images(self) -> int:
+        """How many there are."""
+        return len(self.present)
+
+    def select(self, index: Tensor) -> Memory:
+        """Of the images at these places, or where `index` is True."""
+        return Memory(*(tensor[index] for tensor in self))
+
+    def repeat(self, times: int) -> Memory:
+        """Each image so many times, one after the other."""
+        return Memory(*(tensor.repeat_interleave(times, 0) for tensor in self))
+
+
+class State(NamedTuple):
+    """Hidden states and cells of both LSTMs, each (rows, hidden)."""
+
+    attention_hidden: Tensor
+    attention_cell: Tensor
+    language_hidden: Tensor
+    language_cell: Tensor
+
+    def select(self, index: Tensor) -> State:
+        """Of the rows at these places, or where `index` is True."""
+        return State(*(tensor[index] for tensor in self))
+
+    def repeat(self, times: int) -> State:
+        """Each row so many times, one after the other."""
+        return State(*(tensor.repeat_interleave(times, 0) for tensor in self))
+
+
+class Step(NamedTuple):
+    """What comes after a word."""
+
+    logits: Tensor  # (rows, vocabulary_size)
+    state: State
+    attention: Tensor  # (rows, regions)
+
+
+class Captioner(nn.Module):
+    """From an image's regions to logits of words; id 0 begins, ends and pads a caption.
+
+    Dropout is on v_i, v_g, the embedded word and what goes into `output`. Two things of the authors' code that the
+    paper does not have: `batch_norm` puts a BatchNorm before and behind the embeddings of v_i and v_g, `tanh_layer` a
+    layer with tanh before `output`.
+
+    >>> model = Captioner(vocabulary_size=9, feature_width=6, hidden=4, embedding=4, attention=4)
+    >>> features, present = torch.randn(2, 3, 6), torch.ones(2, 3, dtype=torch.bool)
+    >>> model(features, present, torch.tensor([[0, 3, 5]] * 4)).shape  # two captions for each image
+    torch.Size([4, 3, 9])
+    >>> memory = model.eval().encode(features, present)
+    >>> model.step(torch.tensor([0, 0]), model.begin(memory), memory).logits.shape
+    torch.Size([2, 9])
+    """
+
+    def __init__(
+        self,
+        vocabulary_size: int,
+        feature_width: int,
+        hidden: int = 512,
+        embedding: int = 512,
+        attention: int = 512,
+        dropout: float = 0.5,
+        *,
+        batch_norm: bool = False,
+        tanh_layer: bool = False,
+    ) -> None:
+        super().__init__()
+        self.region_norm, self.global_norm = (_Norms(feature_width, embedding, batch_norm) for _ in range(2))
+        self.region_embedding = nn.Linear(feature_width, embedding)
+        self.global_embedding = nn.Linear(feature_width, embedding)
+        self.word_embedding = nn.Embedding(vocabulary_size, embedding)
+        self.attention_lstm = BlockLSTM(hidden, image=embedding, word=embedding)
+        self.attention = Attention(embedding, hidden, attention)
+        self.language_lstm = BlockLSTM(hidden, attended=embedding, attention=hidden)
+        self.tanh_layer = nn.Linear(hidden, hidden) if tanh_layer else None
+        self.output = nn.Linear(hidden, vocabulary_size)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, features: Tensor, present: Tensor, words: Tensor, sample_probability: float = 0.0) -> Tensor:
+        """The logits (captions, steps, vocabulary_size) of the word after each of `words` (captions, steps).
+
+        `words` begin with 0; the captions of an image stand together. Each word but the first is replaced with
+        `sample_probability` by one that the model itself draws at that place (scheduled sampling).
+        """
+        memory = self.encode(features, present)
+        if sample_probability > 0:
+            words = self._mixed(memory, words, sample_probability)
+        return self._logits(self._hidden_states(memory, words).transpose(0, 1))
+
+    def encode(self, features: Tensor, present: Tensor) -> Memory:
+        """What is the same for all words and captions; `present` (images, regions) tells regions from padding."""
+        self._check(features, present)
+        count = present.sum(1, keepdim=True).to(features.dtype)
+        # Padding stays outside, whatever it holds: it could enter a BatchNorm, and 0·NaN is NaN.
+        complete = bool(present.all())
+        rows = features.flatten(0, 1) if complete else features[present]
+        mean = (features if complete else features.masked_fill(~present[..., None], 0)).sum(1) / count
+        regions = self._embed(rows, self.region_embedding, self.region_norm)
+        image = self._embed(mean, self.global_embedding, self.global_norm)
+        projections = self.attention.region(regions)
+        image_gates = self.attention_lstm.given("image", image)
+        return Memory(
+            _padded(regions, present, complete), _padded(projections, present, complete), image_gates, present
+        )
+
+    def begin(self, memory: Memory) -> State:
+        """The state before the first word, one row for each image."""
+        zeros = memory.image_gates.new_zeros(memory.images, self.hidden_width)
+        return State(zeros, zeros, zeros, zeros)
+
+    def step(self, words: Tensor, state: State, memory: Memory) -> Step:
+        """What comes after `words` (rows,); the rows of an image stand together, the same number for each."""
+        state, attention = self._advance(words, state, memory)
+        return Step(self._logits(state.language_hidden), state, attention)
+
+    @property
+    def hidden_width(self) -> int:
+        """Of the hidden states."""
+        return self.language_lstm.hidden.in_features
+
+    def _hidden_states(self, memory: Memory, words: Tensor) -> Tensor:
+        """h² (steps, captions, hidden) of known words: layer by layer for all steps."""
+        steps, shape = words.shape[1], (memory.images, self._rows_of_an_image(len(words), memory.images))
+        word_gates = self.attention_lstm.given(
+            "word", self.dropout(self.word_embedding(words.t()))
+        )  # (steps, rows, gates)
+        gates = word_gates.unflatten(1, shape) + memory.image_gates[:, None]
+        lower = self.attention_lstm(gates.flatten(1, 2))  # h¹ (steps, rows, hidden)
+        queries = lower.unflatten(1, shape).transpose(0, 1).flatten(1, 2)  # (images, steps·captions, …)
+        attended, _ = self.attention(queries, memory.regions, memory.projections, memory.present)
+        attended = attended.unflatten(1, (steps, shape[1])).transpose(0, 1).flatten(1, 2)  # v̂ (steps, rows, …)
+        return self.language_lstm(
+            self.language_lstm.given("attended", attended) + self.language_lstm.given("attention", lower)
+        )
+
+    def _advance(self, words: Tensor, state: State, memory: Memory) -> tuple[State, Tensor]:
+        """`_hidden_states` of one step, and where it looked."""
+        shape = memory.images, self._rows_of_an_image(len(words), memory.images)
+        word_gates = self.attention_lstm.given("word", self.dropout(self.word_embedding(words)))
+        gates = (word_gates.unflatten(0, shape) + memory.image_gates[:, None]).flatten(0, 1)
+        lower, lower_cell = self.attention_lstm.step(gates, state.attention_hidden, state.attention_cell)
+        queries = lower.unflatten(0, shape)
+        attended, weights = self.attention(queries, memory.regions, memory.projections, memory.present)
+        gates = self.language_lstm.given("attended", attended.flatten(0, 1)) + self.language_lstm.given(
+            "attention", lower
+        )
+        upper, upper_cell = self.language_lstm.step(gates, state.language_hidden, state.language_cell)
+        return State(lower, lower_cell, upper, upper_cell), weights.flatten(0, 1)
+
+    def _logits(self, hidden: Tensor) -> Tensor:
+        if self.tanh_layer is not None:
+            hidden = self.tanh_layer(hidden).tanh()
+        return self.output(self.dropout(hidden))
+
+    @torch.no_grad()
+    def _mixed(self, memory: Memory, words: Tensor, probability: float) -> Tensor:
+        """The words, some replaced by what the model draws after the words so far.
+
+        Drawn in a pass of its own, with dropout of its own, whose only logits are those that are drawn from: the pass
+        that is trained then knows all words, and takes them layer by layer.
+        """
+        mixed, drawn = words.clone(), torch.rand(words.shape, device=words.device) < probability
+        state = self.begin(memory).repeat(self._rows_of_an_image(len(words), memory.images))
+        for place in range(1, words.shape[1]):
+            state, _ = self._advance(mixed[:, place - 1], state, memory)
+            chosen = drawn[:, place]
+            if chosen.any():
+                logits = self._logits(state.language_hidden[chosen])
+                mixed[chosen, place] = logits.float().softmax(-1).multinomial(1)[:, 0]
+        return mixed
+
+    def _embed(self, rows: Tensor, layer: nn.Linear, norm: _Norms) -> Tensor:
+        return self.dropout(norm.after(layer(norm.before(rows)).relu()))
+
+    def _check(self, features: Tensor, present: Tensor) -> None:
+        width = self.region_embedding.in_features
+        if features.dim() != 3 or features.shape[-1] != width or present.shape != features.shape[:2]:
+            shapes = f"{(*features.shape,)} with present {(*present.shape,)}"
+            raise InputError(
+                f"features of shape {shapes}; this captioner takes (images, regions, {width}) with (images, regions)"
+            )
+        empty = (~present.any(1)).nonzero()
+        if len(empty):
+            raise InputError(f"image {empty[0].item()} of the batch has no regions; each needs at least one")
+
+    @staticmethod
+    def _rows_of_an_image(rows: int, images: int) -> int:
+        if images == 0 and rows == 0:
+            return 1
+        if images == 0 or rows % images:
+            raise InputError(f"{rows} captions for {images} images; each image must have the same number of captions")
+        return rows // images
+
+
+class _Norms(nn.Module):
+    """A BatchNorm before and behind an embedding, or nothing."""
+
+    def __init__(self, before: int, after: int, present: bool) -> None:
+        super().__init__()
+        self.before: nn.Module = nn.BatchNorm1d(before) if present else nn.Identity()
+        self.after: nn.Module = nn.BatchNorm1d(after) if present else nn.Identity()
+
+
+def _padded(rows: Tensor, present: Tensor, complete: bool) -> Tensor:
+    """Rows of the present regions as (images, regions, width), zero elsewhere."""
+    if complete:
+        return rows.view(*present.shape, rows.shape[-1])
+    padded = rows.new_zeros(*present.shape, rows.shape[-1])
+    return padded.masked_scatter(present[..., None], rows)
