@@ -45,6 +45,15 @@ def id_of(stem: str) -> ImageId:
     return int(number) if number.isdecimal() and number.isascii() else stem
 
 
+def key_of(image: ImageId) -> ImageId:
+    """What an image goes by: 7 and "7" are one, as they are one name of a file.
+
+    >>> key_of("7"), key_of(7), key_of("a")
+    (7, 7, 'a')
+    """
+    return id_of(image) if isinstance(image, str) else image
+
+
 class Features(ABC):
     """Features of many images; safe to hand to other processes, forked or not, which open files of their own."""
 
@@ -71,7 +80,7 @@ class Features(ABC):
         return tuple(self._places)
 
     def __contains__(self, image: ImageId) -> bool:
-        return _key(image) in self._places
+        return key_of(image) in self._places
 
     @cached_property
     def width(self) -> int:
@@ -96,7 +105,7 @@ class Features(ABC):
 
     def _array(self, image: ImageId) -> NDArray[np.float32]:
         try:
-            place = self._places[_key(image)]
+            place = self._places[key_of(image)]
         except KeyError:
             raise InputError(f"{self.path}: no features of image {image}; it has {len(self.ids):,} images") from None
         try:
@@ -154,6 +163,12 @@ class Hdf5(Features):
 
     def _read(self, place: str) -> NDArray[Any]:
         return self._file[place][()]
+
+    def close(self) -> None:
+        """Close the file; the next read opens it again."""
+        if self._open is not None:
+            self._open[1].close()
+            self._open = None
 
     @property
     def attributes(self) -> dict[str, Any]:
@@ -214,11 +229,6 @@ def open(path: str | Path) -> Features:
     except OSError as error:
         reason = " ".join((error.strerror or str(error)).split())
         raise InputError(f"{path}: cannot be read as features ({reason}); {LAYOUTS}") from None
-
-
-def _key(image: ImageId) -> ImageId:
-    """7 and "7" are one image, as they are one name of a file."""
-    return id_of(image) if isinstance(image, str) else image
 
 
 def _unique(path: Path, places: list[tuple[ImageId, str]]) -> dict[ImageId, str]:

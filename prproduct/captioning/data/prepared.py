@@ -27,6 +27,7 @@ from prproduct.lab.files import read_json, write_durably, writing
 
 FORMAT = "prproduct captions 1"
 SPLITS = ("train", "val", "test")
+SPLIT_OF = {"train": "train", "restval": "train", "val": "val", "test": "test"}  # by the names that files have
 LONGEST = 16  # words of a caption, as in the paper
 CAPTIONS, VOCABULARY, FREQUENCIES = "captions.json", "vocabulary.json", "frequencies.npz"
 
