@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
-from torch.optim import Adam
+from torch.optim import Adam, Optimizer
 
 from prproduct.captioning.configuration import CaptionerConfig
 from prproduct.captioning.data.batches import collate
@@ -72,18 +72,19 @@ class Start(NamedTuple):
 class Captioning:
     """What the engine trains, in either phase."""
 
-    select_largest, select_by = True, "validation_cider"
+    select_by: str | None = "validation_cider"
+    select_largest = True
 
     def __init__(self, config: CaptionerConfig, material: Material, fabric: Fabric, start: Start | None) -> None:
         self.config, self.seed, self._fabric = config, config.seed, fabric
         self.captions, self.features = material
         torch.manual_seed(config.seed)
-        self.model = config.build(len(self.captions.vocabulary), self.features.width)
+        self.captioner = config.build(len(self.captions.vocabulary), self.features.width)
         if start:
-            self.model.load_state_dict(start.weights)
-        self.model.to(fabric.device)
+            self.captioner.load_state_dict(start.weights)
+        self.model: nn.Module = self.captioner.to(fabric.device)
         epochs, batch_size = config.epochs or 1, config.batch_size or 1  # given, in a resolved configuration
-        self.optimizer = Adam(self.model.parameters(), lr=config.rate(0.0), betas=(0.9, 0.999))
+        self.optimizer: Optimizer = Adam(self.model.parameters(), lr=config.rate(0.0), betas=(0.9, 0.999))
         self._batches = CaptionBatches(
             self.captions.of("train"),
             self.features,
@@ -122,7 +123,6 @@ class Captioning:
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         """The cross-entropy of the validation captions, and the CIDEr of the captions that the model gives."""
-        assert isinstance(self.model, Captioner)
         share = range(self._fabric.global_rank, len(self._validation), self._fabric.world_size)
         images = [self._validation[place] for place in share]
         loss = words = 0.0
@@ -131,7 +131,7 @@ class Captioning:
             for image, total in zip(some, self._losses(model, some), strict=True):
                 loss, words = loss + total, words + sum(len(caption) + 1 for caption in image.captions)
         search = Search(beams=self.config.beams, longest=self.captions.longest)
-        said = describe(self.model, self.captions.vocabulary, self.features, [image.id for image in images], search)
+        said = describe(self.captioner, self.captions.vocabulary, self.features, [image.id for image in images], search)
         of_place = dict(gathered(self._fabric, [(place, d.caption) for place, d in zip(share, said, strict=True)]))
         candidates = tokenize_all([of_place[place] for place in range(len(self._validation))])
         loss, words = summed(self._fabric, [loss, words])
@@ -166,7 +166,7 @@ class Reinforcement(Captioning):
         self._reward = CiderReward.of(PackedCaptions.pack(train), self.captions.frequencies)
         shared = [*self.model.parameters(), *self.model.buffers()]
         # The same weights without the probe's hooks: angles are those of what is differentiated.
-        self._speaker = copy.deepcopy(self.model, {id(tensor): tensor for tensor in shared}).eval()
+        self._speaker = copy.deepcopy(self.captioner, {id(tensor): tensor for tensor in shared}).eval()
         self._seconds = {"decoding_seconds": 0.0, "reward_seconds": 0.0}
 
     def sums(self, model: nn.Module, batch: CaptionBatch) -> dict[str, Tensor]:

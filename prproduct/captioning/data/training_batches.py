@@ -8,11 +8,11 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
+
 from prproduct.captioning.data.batches import Regions, collate
 from prproduct.captioning.data.prepared import Image
 from prproduct.captioning.metrics.fields import ImageId
-from torch import Tensor
-
 from prproduct.lab.errors import InputError
 from prproduct.lab.keyed import keyed_bits
 
