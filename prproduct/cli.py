@@ -24,6 +24,7 @@ class Command(NamedTuple):
 
 
 _DATA = "prproduct.classification.data.commands"
+_REPRODUCE = "prproduct.classification.reproduce_command"
 COMMANDS: list[Command] = [
     Command(
         "bench", "prproduct.bench.command:bench", "time and memory beside native layers and the literal formula", "lab"
@@ -32,10 +33,13 @@ COMMANDS: list[Command] = [
     Command("data fetch", f"{_DATA}:fetch", "find a data set or fetch it, and verify it", "lab"),
     Command("data verify", f"{_DATA}:verify", "compare a data set with its official checksums", "lab"),
     Command("train classifier", "prproduct.classification.command:classifier", "train an image classifier", "lab"),
+    Command("reproduce gradients", f"{_REPRODUCE}:gradients", "what each part of the gradient does, on an MLP", "lab"),
+    Command("reproduce cifar", f"{_REPRODUCE}:cifar", "P and PR in convolutional networks on CIFAR", "lab"),
     Command("score", "prproduct.captioning.metrics.command:score", "caption metrics as COCO's evaluation", "captions"),
 ]
 GROUPS: dict[str, str] = {  # groups of commands, and what they are for
     "data": "Find, fetch and verify data sets.",
+    "reproduce": "The paper's studies: many runs, a table and a page.",
     "train": "One training, in a run's folder.",
 }
 
