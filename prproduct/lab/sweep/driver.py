@@ -91,7 +91,7 @@ class _Sweep:
             while self.running or (self.waiting and not self.stop.asked):
                 if self.stop.asked and not asked:
                     asked = True
-                    self.progress.say(f"stopping: {len(self.running)} runs write their checkpoints")
+                    self.progress.say(f"stopping; runs that write their checkpoints: {len(self.running)}")
                     self.workers.ask_to_stop()
                 while self.waiting and not self.stop.asked and self.workers.room():
                     self.start(self.waiting.popleft())

@@ -25,11 +25,12 @@ class Pool:
 
     def __init__(self, places: int, threads: int, gpus: Sequence[str] = ()) -> None:
         self.places, self.threads = places, threads
-        self._free = [gpus[place % len(gpus)] if gpus else "" for place in range(places)]  # a GPU, or none, for each
+        self.gpus = [gpus[place % len(gpus)] if gpus else "" for place in range(places)]  # "": none
+        self._free = list(self.gpus)  # those of processes that may still be started
         self._workers: list[_Worker] = []
 
     def __str__(self) -> str:
-        on = ", each on a GPU" if any(self._free) else ""
+        on = ", each on a GPU" if any(self.gpus) else ""
         return f"up to {self.places} runs at once{on}, {self.threads} CPU threads each"
 
     def room(self) -> bool:
@@ -102,12 +103,9 @@ def _work(jobs: Connection[Ending, Job], threads: int, gpu: str) -> None:
     os.environ["CUDA_VISIBLE_DEVICES"] = gpu
     torch.set_num_threads(threads)
     threading.Thread(target=_end_with_the_driver, daemon=True).start()
-    while True:
-        try:
-            job = jobs.recv()
-        except EOFError:
-            return
-        jobs.send(attempt(job))
+    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):  # it hung up, or is dead
+        while True:
+            jobs.send(attempt(jobs.recv()))
 
 
 def _end_with_the_driver() -> None:
