@@ -7,33 +7,19 @@ from typing import Annotated
 
 import typer
 
-from prproduct.captioning import world
 from prproduct.captioning.configuration import CaptionerConfig
-from prproduct.captioning.data import features, prepared
-from prproduct.captioning.training import Material, train
-from prproduct.lab.errors import InputError
+from prproduct.captioning.material import WORLD, material_of
+from prproduct.captioning.training import train
 from prproduct.lab.hardware import Hardware
 from prproduct.lab.options import takes_options_of
 from prproduct.lab.progress import Silent, Terminal
 
-WORLD = "world"
 CaptionsOption = Annotated[
     str, typer.Option("--captions", help="a folder of `prproduct data captions`, or world: the small embedded one")
 ]
 FeaturesOption = Annotated[
     Path | None, typer.Option("--features", help="of the images, in any layout; not for the world", show_default=False)
 ]
-
-
-def material(captions: str, source: Path | None) -> Material:
-    """The captions and features that a user names."""
-    if captions == WORLD:
-        if source is not None:
-            raise InputError("the world has features of its own; leave out --features")
-        return Material(*world.material())
-    if source is None:
-        raise InputError("features of the images are needed: give --features, as `prproduct data features` writes them")
-    return Material(prepared.read(Path(captions)), features.open(source))
 
 
 @takes_options_of(CaptionerConfig, Hardware)
@@ -58,7 +44,7 @@ def captioner(
     train(
         config,
         folder,
-        material(captions, source),
+        material_of(captions, source),
         start=start,
         start_from=start_from,
         resume=resume,

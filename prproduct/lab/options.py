@@ -9,12 +9,18 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
+_REPEATED: Mapping[Any, Any] = {
+    tuple[int, ...] | None: list[int] | None,
+    tuple[str, ...] | None: list[str] | None,
+}
+
 
 def takes_options_of(*configurations: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Make a command of a function: the fields of the dataclasses become options in front of its own.
 
     The function is called with an object of each dataclass, in their order, and its own options by name. A field's
-    help is in its metadata. Fields of type `tuple[int, ...]` become options that may be given several times.
+    help is in its metadata. Fields of type `tuple[int, ...]` or `tuple[str, ...]` become options that may be given
+    several times.
     """
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
@@ -42,7 +48,7 @@ def _hinted(configuration: type) -> list[tuple[Field[Any], Any]]:
 def _parameter(field: Field[Any], hint: Any) -> inspect.Parameter:
     if field.default is MISSING:
         raise TypeError(f"{field.name} has no default: an option needs one")
-    shown = list[int] | None if hint == tuple[int, ...] | None else hint
+    shown = _REPEATED.get(hint, hint)
     option = typer.Option(help=field.metadata["help"], show_default=field.default is not None)
     keyword = inspect.Parameter.KEYWORD_ONLY
     return inspect.Parameter(field.name, keyword, default=field.default, annotation=Annotated[shown, option])

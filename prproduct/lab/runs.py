@@ -49,7 +49,7 @@ class Run:
         if folder.exists() and not folder.is_dir():
             raise InputError(f"{folder}: is a file; a run is a folder")
         if path.exists():
-            _refuse_another(path, identity)
+            refuse_another(folder, identity)
             if not resume:
                 raise InputError(f"{folder}: holds this run already; give --resume to go on, or another folder")
         elif others := _visible(folder):
@@ -137,6 +137,21 @@ def read(folder: str | Path) -> Record:
     return Record(folder, config, tuple(records))
 
 
+def refuse_another(folder: str | Path, identity: Mapping[str, Any]) -> None:
+    """Name what differs if the folder holds a run of another identity; a folder without a run is no other's."""
+    path = Path(folder) / CONFIG
+    if not path.exists():
+        return
+    there, here = _flat(read_json(path)), _flat({"format": FORMAT, **json.loads(json.dumps(identity))})
+    there = {key: value for key, value in there.items() if not key.startswith("environment.")}
+    for key in sorted(there.keys() | here.keys()):
+        if there.get(key) != here.get(key):
+            raise InputError(
+                f"{path.parent}: belongs to another configuration: {key.removeprefix('config.')} is "
+                f"{there.get(key)!r} there and {here.get(key)!r} here; choose another folder"
+            )
+
+
 def _visible(folder: Path) -> list[str]:
     """What somebody put there; our own names of unfinished things begin with a dot."""
     names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
@@ -150,17 +165,6 @@ def _locked(folder: Path) -> FileLock:
     except Timeout:
         raise InputError(f"{folder}: is being trained by another process") from None
     return lock
-
-
-def _refuse_another(path: Path, identity: Mapping[str, Any]) -> None:
-    there, here = _flat(read_json(path)), _flat({"format": FORMAT, **json.loads(json.dumps(identity))})
-    there = {key: value for key, value in there.items() if not key.startswith("environment.")}
-    for key in sorted(there.keys() | here.keys()):
-        if there.get(key) != here.get(key):
-            raise InputError(
-                f"{path.parent}: belongs to another configuration: {key.removeprefix('config.')} is "
-                f"{there.get(key)!r} there and {here.get(key)!r} here; choose another folder"
-            )
 
 
 def _flat(value: Any, prefix: str = "") -> dict[str, Any]:

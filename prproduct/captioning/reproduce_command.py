@@ -1,0 +1,79 @@
+"""`prproduct reproduce captions`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from prproduct.captioning import report
+from prproduct.captioning.command import CaptionsOption, FeaturesOption
+from prproduct.captioning.material import WORLD, material_of
+from prproduct.captioning.results import write_results
+from prproduct.captioning.studies import PHASES, Choice, jobs
+from prproduct.lab import runs
+from prproduct.lab.options import takes_options_of
+from prproduct.lab.sweep import Plan, Result, sweep
+from prproduct.lab.sweep.progress import Silent, Terminal
+
+
+@takes_options_of(Choice, Plan)
+def captions(
+    choice: Choice,
+    plan: Plan,
+    output: Annotated[Path, typer.Option("--output", "-o", help="the folder of the runs and their page")] = Path(
+        "runs/captions"
+    ),
+    captions: CaptionsOption = WORLD,
+    source: FeaturesOption = None,
+    address: Annotated[str | None, typer.Argument(help="of a Ray cluster, behind --ray", show_default=False)] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="show no progress")] = False,
+) -> None:
+    """The paper's Table 2: captioners under P, R and PR, by cross-entropy and then REINFORCE on CIDEr."""
+    material = material_of(captions, source)  # what is wrong with it is said here, once
+    wanted = jobs(choice, output, captions, source)
+    workers = plan.open(len(wanted), address)
+    progress = Silent() if quiet else Terminal()
+    progress.say(f"{len(wanted)} runs of two phases in {output}; {workers}")
+    results = sweep(wanted, workers, retries=plan.retries, progress=progress)
+    folders = [result.job.folder.parent / phase for result in results if result.finished for phase in PHASES]
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, disable=quiet or not console.is_terminal) as bar:
+        images = len(material.captions.of("test"))
+        for folder in folders:
+            task = bar.add_task(f"test captions of {folder.relative_to(output.absolute())}", total=images)
+            write_results(folder, material, tick=lambda done, task=task: bar.advance(task, done))  # type: ignore[misc]
+    if folders:
+        Console().print(_table(folders))
+        report.write(folders, output / "report.html")
+        Console().print(f"the page: {output / 'report.html'}", highlight=False, soft_wrap=True)
+    _complain([result for result in results if not result.finished])
+
+
+def _table(folders: Sequence[Path]) -> Table:
+    table = Table(title="test captions, beam search; percent", title_justify="left")
+    for name in ("product", "seed", "phase"):
+        table.add_column(name)
+    scored = [(runs.read(folder).config["config"], report.scores_of(folder)["scores"]) for folder in folders]
+    names = list(dict.fromkeys(name for _, scores in scored for name in scores))
+    for name in names:
+        table.add_column(name.replace("Bleu_", "B").replace("_", "-"), justify="right")
+    for config, scores in scored:
+        cells = [f"{100 * scores[name]:.1f}" if name in scores else "–" for name in names]
+        table.add_row(config["product"], str(config["seed"]), config["phase"], *cells)
+    return table
+
+
+def _complain(others: Sequence[Result]) -> None:
+    if others:
+        errors = Console(stderr=True)
+        errors.print(f"{len(others)} runs did not finish:")
+        for result in others:
+            errors.print(f"{result.job.name}: {result.ending.why}", highlight=False, markup=False, soft_wrap=True)
+        raise typer.Exit(1)

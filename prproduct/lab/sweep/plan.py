@@ -1,0 +1,70 @@
+"""How a sweep is spread over cores, GPUs and machines."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from prproduct.lab.errors import InputError
+from prproduct.lab.sweep.driver import Workers
+from prproduct.lab.sweep.pool import Pool
+
+
+def _is(default: Any, help: str) -> Any:
+    return field(default=default, metadata={"help": help})
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How many runs at once, with what each.
+
+    >>> Plan(workers=0)
+    Traceback (most recent call last):
+    prproduct.lab.errors.InputError: workers is 0, it must be at least 1
+    """
+
+    workers: int | None = _is(None, "runs at once; as many as there are cores or GPUs, or as the cluster has room for")
+    threads: int | None = _is(None, "CPU threads of a run; the cores are divided among the workers, on Ray 1")
+    gpus_per_run: float | None = _is(None, "1, or a share of one, or 0; a GPU for each if there are any")
+    retries: int = _is(2, "how often a run whose worker died is tried again, from its checkpoint")
+    ray: bool = _is(False, "on a Ray cluster: that of ADDRESS, or of $RAY_ADDRESS, or one started here")
+
+    def __post_init__(self) -> None:
+        for name, least in (("workers", 1), ("threads", 1), ("retries", 0)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise InputError(f"{name} is {value}, it must be at least {least}")
+        if self.gpus_per_run is not None and not 0 <= self.gpus_per_run <= 1:
+            raise InputError(f"gpus_per_run is {self.gpus_per_run}, it must be from 0 to 1: a run has one device")
+
+    def open(self, jobs: int, address: str | None = None) -> Workers:
+        """The workers for so many jobs; finished ones count, so that the same command divides the cores alike."""
+        if address and not self.ray:
+            raise InputError(f"{address}: is taken for the address of a Ray cluster, which --ray asks for")
+        if self.ray:
+            from prproduct.lab.sweep.cluster import Cluster
+
+            return Cluster(address, threads=self.threads or 1, gpus=self.gpus_per_run, places=self.workers)
+        gpus = self._gpus()
+        places = self.workers or max(1, min(jobs, cores() // (self.threads or 1), *([len(gpus)] if gpus else [])))
+        return Pool(places, self.threads or max(1, cores() // places), gpus)
+
+    def _gpus(self) -> list[str]:
+        """The GPU of each place."""
+        there = torch.cuda.device_count()
+        share = min(there, 1) if self.gpus_per_run is None else self.gpus_per_run
+        if share > there:
+            raise InputError(f"gpus_per_run is {share:g}, but there is no GPU here")
+        return [str(gpu) for _ in range(int(1 / share)) for gpu in range(there)] if share else []
+
+
+def cores() -> int:
+    """How many cores this process may use.
+
+    >>> cores() >= 1
+    True
+    """
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,144 @@
+"""The driver of a sweep, with workers that only pretend: which job is next, which is tried again, what is reported."""
+
+import signal
+from collections import deque
+
+import pytest
+
+from prproduct.lab import runs
+from prproduct.lab.engine import Stopped
+from prproduct.lab.errors import InputError
+from prproduct.lab.sweep import Ending, Job, sweep
+from prproduct.lab.sweep.driver import DIED, FAILED, FINISHED, REFUSED, STOPPED
+from prproduct.lab.sweep.progress import Silent
+
+
+class Pretended:
+    """Workers whose jobs end as a script says, in the order in which they were started."""
+
+    def __init__(self, script, places=2):
+        self.script, self.places = {name: deque(endings) for name, endings in script.items()}, places
+        self.running, self.started, self.asked, self.closed = [], [], False, False
+
+    def room(self):
+        return len(self.running) < self.places
+
+    def start(self, job):
+        assert self.room()
+        self.started.append(job.name)
+        self.running.append(job)
+
+    def ended(self, seconds):
+        job = self.running.pop(0)
+        ending = self.script[job.name].popleft()
+        return [(job, ending() if callable(ending) else ending)]
+
+    def ask_to_stop(self):
+        self.asked = True
+
+    def close(self):
+        self.closed = True
+
+
+class Said(Silent):
+    def __init__(self):
+        self.lines = []
+
+    def say(self, line):
+        self.lines.append(line)
+
+
+def jobs(tmp_path, *names):
+    return [Job(name, tmp_path / name, print, steps=1) for name in names]
+
+
+def finish(tmp_path, name):
+    with_end = runs.Run.open(tmp_path / name, {}, {}, resume=True)
+    with_end.append({"event": "end", "step": 1})
+    with_end.close()
+    return Ending(FINISHED)
+
+
+def test_a_job_whose_worker_died_is_tried_again_before_others_and_not_more_often_than_said(tmp_path):
+    dead = Ending(DIED, "SIGKILL")
+    workers, said = Pretended({"a": [dead, dead, dead], "b": [Ending(FINISHED)], "c": [Ending(FINISHED)]}, 1), Said()
+    results = sweep(jobs(tmp_path, "a", "b", "c"), workers, retries=2, progress=said)
+    assert workers.started == ["a", "a", "a", "b", "c"]
+    assert [(r.ending, r.attempts) for r in results] == [(dead, 3), (Ending(FINISHED), 1), (Ending(FINISHED), 1)]
+    assert said.lines == ["a: SIGKILL; try 2 of 3", "a: SIGKILL; try 3 of 3"]
+    assert workers.closed
+
+
+def test_an_error_nobody_foresaw_is_tried_again_and_said_in_one_line(tmp_path):
+    workers = Pretended({"a": [Ending(FAILED, "Traceback\nMemoryError: full"), Ending(FINISHED)]})
+    said = Said()
+    (result,) = sweep(jobs(tmp_path, "a"), workers, retries=1, progress=said)
+    assert result.finished
+    assert said.lines == ["a: MemoryError: full; try 2 of 2"]
+
+
+def test_what_was_refused_is_not_tried_again_and_the_others_go_on(tmp_path):
+    workers = Pretended({"a": [Ending(REFUSED, "diverged")], "b": [Ending(FINISHED)]})
+    results = sweep(jobs(tmp_path, "a", "b"), workers)
+    assert [r.finished for r in results] == [False, True]
+    assert results[0].ending.why == "diverged"
+    assert workers.started == ["a", "b"]
+
+
+def test_finished_runs_are_not_started(tmp_path):
+    finish(tmp_path, "a")
+    workers = Pretended({"b": [Ending(FINISHED)]})
+    results = sweep(jobs(tmp_path, "a", "b"), workers)
+    assert workers.started == ["b"]
+    assert [(r.finished, r.attempts) for r in results] == [(True, 0), (True, 1)]
+
+
+def test_a_worker_that_died_behind_the_last_record_finished_its_run(tmp_path):
+    workers = Pretended({"a": [lambda: finish(tmp_path, "a") and Ending(DIED, "SIGKILL")]})
+    (result,) = sweep(jobs(tmp_path, "a"), workers)
+    assert result.finished
+    assert result.attempts == 1
+
+
+def test_a_run_that_somebody_else_stopped_is_tried_again(tmp_path):
+    workers = Pretended({"a": [Ending(STOPPED), Ending(FINISHED)]})
+    (result,) = sweep(jobs(tmp_path, "a"), workers)
+    assert result.finished
+    assert result.attempts == 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_the_running_ones_and_starts_no_other(tmp_path, number):
+    def pressed():
+        signal.raise_signal(number)
+        return Ending(FINISHED)
+
+    workers, said = Pretended({"a": [pressed], "b": [Ending(STOPPED)], "c": []}), Said()
+    with pytest.raises(Stopped, match="the same command goes on"):
+        sweep(jobs(tmp_path, "a", "b", "c"), workers, progress=said)
+    assert workers.started == ["a", "b"]
+    assert workers.asked
+    assert workers.closed
+    assert said.lines == ["stopping; runs that write their checkpoints: 1"]
+
+
+def test_a_second_ctrl_c_does_not_wait(tmp_path):
+    def pressed():
+        signal.raise_signal(signal.SIGINT)
+        return Ending(FINISHED)
+
+    workers = Pretended({"a": [pressed], "b": [pressed], "c": []})
+    with pytest.raises(KeyboardInterrupt) as end:
+        sweep(jobs(tmp_path, "a", "b", "c"), workers)
+    assert not isinstance(end.value, Stopped)
+    assert workers.closed
+
+
+def test_two_runs_in_one_folder_are_refused(tmp_path):
+    (job,) = jobs(tmp_path, "a")
+    with pytest.raises(InputError, match="the same folder"):
+        sweep([job, job], Pretended({}))
+
+
+def test_no_jobs_are_no_work(tmp_path):
+    assert sweep([], Pretended({})) == []
