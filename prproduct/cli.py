@@ -24,11 +24,9 @@ class Command(NamedTuple):
 
 
 _DATA = "prproduct.classification.data.commands"
-<<<<<<< HEAD
 _CAPTIONS = "prproduct.captioning.data.commands"
-=======
 _REPRODUCE = "prproduct.classification.reproduce_command"
->>>>>>> sweep
+_REPRODUCE_CAPTIONS = "prproduct.captioning.reproduce_command"
 COMMANDS: list[Command] = [
     Command(
         "bench", "prproduct.bench.command:bench", "time and memory beside native layers and the literal formula", "lab"
@@ -39,21 +37,17 @@ COMMANDS: list[Command] = [
     Command("data captions", f"{_CAPTIONS}:captions", "prepare captions for training a captioner", "captions"),
     Command("data features", f"{_CAPTIONS}:features", "encode pictures as grids of features", "captions"),
     Command("train classifier", "prproduct.classification.command:classifier", "train an image classifier", "lab"),
-<<<<<<< HEAD
     Command("train captioner", "prproduct.captioning.command:captioner", "train an image captioner", "captions"),
+    Command("reproduce gradients", f"{_REPRODUCE}:gradients", "what each part of the gradient does, on an MLP", "lab"),
+    Command("reproduce cifar", f"{_REPRODUCE}:cifar", "P and PR in convolutional networks on CIFAR", "lab"),
+    Command(
+        "reproduce captions", f"{_REPRODUCE_CAPTIONS}:captions", "P, R and PR in a captioner, both phases", "captions"
+    ),
     Command("score", "prproduct.captioning.metrics.command:score", "caption metrics as COCO's evaluation", "captions"),
 ]
 GROUPS: dict[str, str] = {  # groups of commands, and what they are for
     "data": "Find, fetch, verify and prepare data.",
-=======
-    Command("reproduce gradients", f"{_REPRODUCE}:gradients", "what each part of the gradient does, on an MLP", "lab"),
-    Command("reproduce cifar", f"{_REPRODUCE}:cifar", "P and PR in convolutional networks on CIFAR", "lab"),
-    Command("score", "prproduct.captioning.metrics.command:score", "caption metrics as COCO's evaluation", "captions"),
-]
-GROUPS: dict[str, str] = {  # groups of commands, and what they are for
-    "data": "Find, fetch and verify data sets.",
     "reproduce": "The paper's studies: many runs, a table and a page.",
->>>>>>> sweep
     "train": "One training, in a run's folder.",
 }
 

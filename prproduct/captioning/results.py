@@ -1,7 +1,7 @@
 """The captions of a run for a whole split, as the COCO evaluation wants them, and their scores.
 
-    results/captions_test_results.json    [{"image_id": …, "caption": …}, …], ready to upload
-    results/scores_test.json              how they were searched for, and what every metric gave
+results/captions_test_results.json    [{"image_id": …, "caption": …}, …], ready to upload
+results/scores_test.json              how they were searched for, and what every metric gave
 """
 
 from __future__ import annotations
@@ -68,7 +68,9 @@ def write_results(
     scored = {"how": wanted, "images": len(images), "metrics": list(metrics), "scores": {}, "failures": {}}
     described = [(image, one) for image, one in zip(images, said, strict=True) if image.references]
     if described:
-        found = evaluate([list(image.references) for image, _ in described], [one.caption for _, one in described], metrics)
+        found = evaluate(
+            [list(image.references) for image, _ in described], [one.caption for _, one in described], metrics
+        )
         scored["scores"] = {name: float(score.total) for name, score in found.scores.items()}
         scored["failures"] = found.failures
     with replacing(scores_file(folder, split)) as file:

@@ -43,7 +43,9 @@ SCALES = {
         {"epochs": 12, "batch_size": 50, "angles": 60},
         {"epochs": 5, "batch_size": 50, "angles": 60, "baseline": "others"},
     ),
-    "paper": Scale(("p", "r", "pr"), 1, {}, {"angles": 500}, {"angles": 500, "candidates": "beam", "baseline": "others"}),
+    "paper": Scale(
+        ("p", "r", "pr"), 1, {}, {"angles": 500}, {"angles": 500, "candidates": "beam", "baseline": "others"}
+    ),
 }
 
 
