@@ -24,6 +24,7 @@ class Command(NamedTuple):
 
 
 _DATA = "prproduct.classification.data.commands"
+_CAPTIONS = "prproduct.captioning.data.commands"
 COMMANDS: list[Command] = [
     Command(
         "bench", "prproduct.bench.command:bench", "time and memory beside native layers and the literal formula", "lab"
@@ -31,11 +32,13 @@ COMMANDS: list[Command] = [
     Command("data list", f"{_DATA}:list_", "the data sets, and where each was found", "lab"),
     Command("data fetch", f"{_DATA}:fetch", "find a data set or fetch it, and verify it", "lab"),
     Command("data verify", f"{_DATA}:verify", "compare a data set with its official checksums", "lab"),
+    Command("data captions", f"{_CAPTIONS}:captions", "prepare captions for training a captioner", "captions"),
+    Command("data features", f"{_CAPTIONS}:features", "encode pictures as grids of features", "captions"),
     Command("train classifier", "prproduct.classification.command:classifier", "train an image classifier", "lab"),
     Command("score", "prproduct.captioning.metrics.command:score", "caption metrics as COCO's evaluation", "captions"),
 ]
 GROUPS: dict[str, str] = {  # groups of commands, and what they are for
-    "data": "Find, fetch and verify data sets.",
+    "data": "Find, fetch, verify and prepare data.",
     "train": "One training, in a run's folder.",
 }
 

@@ -6,17 +6,23 @@ where line n is image n. Several references stand on one line with tabs between 
 
 from __future__ import annotations
 
-import json
-from collections import Counter
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from prproduct.captioning.metrics.fields import (
+    ImageId,
+    caption_of,
+    entries,
+    image_id,
+    json_of,
+    refuse,
+    refuse_repeated,
+    text_of,
+)
 from prproduct.lab.errors import InputError
 
-ImageId = int | str
 T = TypeVar("T")
-SHOWN = 5  # image ids in an error
 
 
 class Captions(NamedTuple):
@@ -34,12 +40,12 @@ def read_pair(references_path: Path, results_path: Path, split: str = "test", su
     references = read_references(references_path, split)
     results = read_results(results_path)
     unknown = results.keys() - references.keys()
-    _refuse(results_path, "images that the references do not have", unknown, _other_kind(unknown, references))
+    refuse(results_path, "images that the references do not have", unknown, _other_kind(unknown, references))
     if subset:
         references = {image: references[image] for image in references if image in results}
     advice = " (--subset scores the others)"
-    _refuse(results_path, "no caption of images that have references", references.keys() - results.keys(), advice)
-    _refuse(references_path, "images without a reference", [image for image in references if not references[image]])
+    refuse(results_path, "no caption of images that have references", references.keys() - results.keys(), advice)
+    refuse(references_path, "images without a reference", [image for image in references if not references[image]])
     return Captions(list(references), list(references.values()), [results[image] for image in references])
 
 
@@ -47,7 +53,7 @@ def read_references(path: Path, split: str = "test") -> dict[ImageId, list[str]]
     """The references of each image; `split` tells which images of Karpathy's format to take."""
     if path.suffix.lower() != ".json":
         return {n: [part for part in line.split("\t") if part.strip()] for n, line in enumerate(_lines(path), start=1)}
-    content = _json(path)
+    content = json_of(path)
     if isinstance(content, list):
         raise InputError(f"{path}: a list of results, where references are expected; the references come first")
     if not isinstance(content, dict) or not {"annotations", "images"} & content.keys():
@@ -55,12 +61,12 @@ def read_references(path: Path, split: str = "test") -> dict[ImageId, list[str]]
             f"{path}: neither COCO's annotations (with 'annotations') nor Karpathy's format (with 'images')"
         )
     if "annotations" not in content:
-        return _karpathy(path, _entries(path, content["images"]), split)
-    listed = [_image(path, entry, "id") for entry in _entries(path, content.get("images", []))]
-    _refuse_repeated(path, "images listed more than once", listed)
+        return _karpathy(path, entries(path, content["images"]), split)
+    listed = [image_id(path, entry, "id") for entry in entries(path, content.get("images", []))]
+    refuse_repeated(path, "images listed more than once", listed)
     images: dict[ImageId, list[str]] = {image: [] for image in listed}
-    for entry in _entries(path, content["annotations"]):
-        images.setdefault(_image(path, entry, "image_id"), []).append(_caption(path, entry, "caption"))
+    for entry in entries(path, content["annotations"]):
+        images.setdefault(image_id(path, entry, "image_id"), []).append(caption_of(path, entry, "caption"))
     return _some(path, images)
 
 
@@ -68,19 +74,19 @@ def read_results(path: Path) -> dict[ImageId, str]:
     """The one caption of each image."""
     if path.suffix.lower() != ".json":
         return dict(enumerate(_lines(path), start=1))
-    content = _json(path)
+    content = json_of(path)
     if not isinstance(content, list):
         raise InputError(f'{path}: not COCO\'s results, a list of {{"image_id": …, "caption": …}}')
-    pairs = [(_image(path, e, "image_id"), _caption(path, e, "caption")) for e in _entries(path, content)]
-    _refuse_repeated(path, "more than one caption of images", [image for image, _ in pairs])
+    pairs = [(image_id(path, e, "image_id"), caption_of(path, e, "caption")) for e in entries(path, content)]
+    refuse_repeated(path, "more than one caption of images", [image for image, _ in pairs])
     return _some(path, dict(pairs))
 
 
 def _karpathy(path: Path, images: list[dict[str, Any]], split: str) -> dict[ImageId, list[str]]:
     of_split = [entry for entry in images if entry.get("split") == split]
-    ids = [_image(path, entry, "cocoid" if "cocoid" in entry else "imgid") for entry in of_split]
-    _refuse_repeated(path, "images listed more than once", ids)
-    captions = [[_sentence(path, s) for s in _entries(path, entry.get("sentences", []))] for entry in of_split]
+    ids = [image_id(path, entry, "cocoid" if "cocoid" in entry else "imgid") for entry in of_split]
+    refuse_repeated(path, "images listed more than once", ids)
+    captions = [[_sentence(path, s) for s in entries(path, entry.get("sentences", []))] for entry in of_split]
     if images and not of_split:
         splits = ", ".join(sorted({str(entry.get("split")) for entry in images}))
         raise InputError(f"{path}: no image of split {split!r}; there are {splits}")
@@ -90,61 +96,15 @@ def _karpathy(path: Path, images: list[dict[str, Any]], split: str) -> dict[Imag
 def _sentence(path: Path, entry: dict[str, Any]) -> str:
     """As it was written, where the file says; else its tokens."""
     if "raw" in entry:
-        return _caption(path, entry, "raw")
+        return caption_of(path, entry, "raw")
     tokens = entry.get("tokens")
     if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
         raise InputError(f"{path}: a sentence without 'raw' or 'tokens', a list of strings: {str(entry)[:80]}")
     return " ".join(tokens)
 
 
-def _text(path: Path) -> str:
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not UTF-8 (byte {error.start})") from None
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
-    if not text.strip():
-        raise InputError(f"{path}: empty; it must have captions")
-    return text
-
-
 def _lines(path: Path) -> list[str]:
-    return _text(path).removesuffix("\n").split("\n")  # no other line breaks: a caption may have a form feed
-
-
-def _json(path: Path) -> Any:
-    text = _text(path)
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        raise InputError(f"{path}: not JSON: {error.msg} at line {error.lineno}, column {error.colno}") from None
-    except ValueError:  # Python's only other complaint
-        raise InputError(f"{path}: not JSON of captions: a number of thousands of digits") from None
-    except RecursionError:
-        raise InputError(f"{path}: JSON nested too deeply to be captions") from None
-
-
-def _entries(path: Path, value: Any) -> list[dict[str, Any]]:
-    if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in value):
-        raise InputError(f"{path}: expected a list of objects, found {str(value)[:40]!r}")
-    return value
-
-
-def _image(path: Path, entry: dict[str, Any], name: str) -> ImageId:
-    value = entry.get(name)
-    if isinstance(value, bool) or not isinstance(value, int | str):
-        raise InputError(f"{path}: an entry without {name!r}, a whole number or a string: {str(entry)[:80]}")
-    return value
-
-
-def _caption(path: Path, entry: dict[str, Any], name: str) -> str:
-    value = entry.get(name)
-    if not isinstance(value, str):
-        raise InputError(f"{path}: an entry without {name!r}, a string: {str(entry)[:80]}")
-    if not value.isascii() and any("\ud800" <= character <= "\udfff" for character in value):
-        raise InputError(f"{path}: half a character (a lone surrogate) in {value[:80]!a}; write the caption again")
-    return value
+    return text_of(path).removesuffix("\n").split("\n")  # no other line breaks: a caption may have a form feed
 
 
 def _some(path: Path, images: dict[ImageId, T]) -> dict[ImageId, T]:
@@ -161,14 +121,3 @@ def _other_kind(unknown: Collection[ImageId], references: Collection[ImageId]) -
     is_text = isinstance(next(iter(unknown)), str)
     theirs, ours = ("strings", "numbers") if is_text else ("numbers", "strings")
     return f" (as {theirs}; the references have them as {ours}: write both alike)"
-
-
-def _refuse_repeated(path: Path, what: str, images: list[ImageId]) -> None:
-    _refuse(path, what, [image for image, count in Counter(images).items() if count > 1])
-
-
-def _refuse(path: Path, what: str, images: Collection[ImageId], advice: str = "") -> None:
-    if images:
-        shown = ", ".join(map(str, sorted(images, key=str)[:SHOWN]))
-        more = f" and {len(images) - SHOWN} more" if len(images) > SHOWN else ""
-        raise InputError(f"{path}: {what}: {shown}{more}{advice}")

@@ -1,0 +1,143 @@
+"""`prproduct data captions` and `prproduct data features`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from prproduct.captioning.data import grids, peers, pictures, prepared, sources, vocabulary
+from prproduct.captioning.encoder import DEFAULT, load
+from prproduct.captioning.metrics.fields import SHOWN, ImageId
+from prproduct.captioning.metrics.frequencies import load_frequencies
+from prproduct.lab.errors import InputError
+from prproduct.lab.stopping import StopSignals
+
+STOPPED = 130  # as a shell says of a command that Ctrl-C ended
+
+
+def captions(
+    files: Annotated[
+        list[str],
+        typer.Argument(
+            help=f"Karpathy's .json, COCO's annotations, cocotalk.json, or {sources.BUNDLED} for COCO's own captions"
+        ),
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", help="the folder to write")],
+    val: Annotated[Path | None, typer.Option(help="a list of image ids to validate on; the others train")] = None,
+    test: Annotated[Path | None, typer.Option(help="a list of image ids to test on")] = None,
+    labels: Annotated[Path | None, typer.Option(help="cocotalk_label.h5, beside cocotalk.json")] = None,
+    frequencies: Annotated[Path | None, typer.Option(help="coco-train-idxs.p; else they are counted")] = None,
+    tokens: Annotated[
+        str | None, typer.Option(help="given, in Karpathy's file; or own. Given, if there are any")
+    ] = None,
+    rule: Annotated[
+        str, typer.Option(help="peers: words of 6 occurrences; paper: of 5 in training captions that are cut already")
+    ] = "peers",
+    minimum_count: Annotated[int | None, typer.Option(help="another number of occurrences")] = None,
+    longest: Annotated[int, typer.Option(help="words that captions are cut to")] = prepared.LONGEST,
+    skip_empty: Annotated[bool, typer.Option("--skip-empty", help="leave out captions without a word")] = False,
+) -> None:
+    """Prepare captions: tokens, vocabulary and document frequencies, in a new folder."""
+    if labels is not None:
+        if len(files) != 1 or val or test or tokens or minimum_count:
+            raise InputError("--labels goes with cocotalk.json alone, which has its splits, tokens and vocabulary")
+        described, words, longest = peers.describe(Path(files[0]), labels)
+    else:
+        lists = {split: path for split, path in (("val", val), ("test", test)) if path is not None}
+        described = sources.read(files, lists, tokens)
+        if skip_empty:
+            described, empty = sources.without_empty(described)
+            _say(f"{empty} captions without a word left out")
+        prepared.check(Path(files[0]), described)
+        words = _vocabulary(described, rule, minimum_count, longest)
+    counted = load_frequencies(frequencies, words.words) if frequencies else None
+    _print(prepared.write(output, described, words, longest, counted), output)
+
+
+def _vocabulary(
+    described: Sequence[prepared.Described], name: str, minimum_count: int | None, longest: int
+) -> vocabulary.Vocabulary:
+    if name not in vocabulary.RULES:
+        raise InputError(f"rule {name!r} is not known; choose {' or '.join(vocabulary.RULES)}")
+    rule = vocabulary.RULES[name]
+    if minimum_count is not None:
+        rule = dataclasses.replace(rule, minimum_count=minimum_count)
+    cut = longest if rule.cut_first else None
+    counted = (image.tokens for image in described if image.split == "train" or not rule.train_only)
+    return vocabulary.build((tokens.split(" ")[:cut] for texts in counted for tokens in texts), rule.minimum_count)
+
+
+def _print(captions: prepared.CaptionSet, output: Path) -> None:
+    table = Table("", "", box=None, show_header=False)
+    for split in prepared.SPLITS:
+        images = captions.of(split)
+        table.add_row(split, f"{len(images):,} images, {sum(len(image.captions) for image in images):,} captions")
+    ids = Counter(word for image in captions.images for caption in image.captions for word in caption)
+    unknown = ids[captions.vocabulary.unknown] / max(1, ids.total())
+    table.add_row("vocabulary", f"{len(captions.vocabulary.words):,} words with UNK, which is {unknown:.2%} of all")
+    table.add_row("longest", f"{captions.longest} words")
+    table.add_row("fingerprint", captions.fingerprint)
+    table.add_row("in", str(output))
+    Console(soft_wrap=True).print(table, highlight=False)
+
+
+def features(
+    images: Annotated[list[Path], typer.Argument(help="pictures, folders of pictures, zip archives of pictures")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="the HDF5 file to write, or to go on with")],
+    captions: Annotated[
+        Path | None, typer.Option(help="prepared captions, which tell the id of each file name; others are left out")
+    ] = None,
+    encoder: Annotated[str, typer.Option(help=f"{DEFAULT}, timm:NAME or torchvision:NAME")] = DEFAULT,
+    dtype: Annotated[str, typer.Option(help=" or ".join(grids.DTYPES))] = "float16",
+) -> None:
+    """Encode pictures as grids of features; stopped at any moment, the same command goes on."""
+    ids = _ids(captions) if captions is not None else None
+    found = pictures.find(images, ids)
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("pictures"), TimeElapsedColumn(), TimeRemainingColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bar, StopSignals() as stop:
+        task = bar.add_task("", total=len(found))
+        outcome = grids.write(
+            output,
+            found,
+            load(encoder),
+            dtype,
+            progress=lambda finished: bar.update(task, completed=finished),
+            stop=lambda: stop.asked,
+        )
+    for picture, reason in outcome.unreadable:
+        _say(f"{picture}: cannot be read: {reason}")
+    if outcome.stopped:
+        _say(f"stopped with {outcome.written:,} images done; the same command goes on")
+        raise typer.Exit(STOPPED)
+    if ids is not None:
+        _say_missing(set(ids.values()) - {picture.id for picture in found})
+    print(f"{output}: features of {outcome.written:,} images")
+    if outcome.unreadable:
+        raise typer.Exit(1)
+
+
+def _ids(folder: Path) -> dict[str, ImageId]:
+    ids: dict[str, ImageId] = {}
+    for image in prepared.read(folder).images:
+        if ids.setdefault(image.file, image.id) != image.id:
+            raise InputError(f"{folder}: images {ids[image.file]} and {image.id} have one file name, {image.file!r}")
+    return ids
+
+
+def _say_missing(missing: set[ImageId]) -> None:
+    if missing:
+        shown = ", ".join(map(str, sorted(missing, key=str)[:SHOWN]))
+        _say(f"no pictures of {len(missing):,} of the captions' images: {shown}{', …' * (len(missing) > SHOWN)}")
+
+
+def _say(line: str) -> None:
+    Console(stderr=True, soft_wrap=True).print(f"prproduct: {line}", markup=False, highlight=False)
