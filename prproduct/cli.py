@@ -32,6 +32,7 @@ COMMANDS: list[Command] = [
     Command("data fetch", f"{_DATA}:fetch", "find a data set or fetch it, and verify it", "lab"),
     Command("data verify", f"{_DATA}:verify", "compare a data set with its official checksums", "lab"),
     Command("train classifier", "prproduct.classification.command:classifier", "train an image classifier", "lab"),
+    Command("report", "prproduct.reporting:report", "one page on runs: tables, statistics, curves, angles", "lab"),
     Command("score", "prproduct.captioning.metrics.command:score", "caption metrics as COCO's evaluation", "captions"),
 ]
 GROUPS: dict[str, str] = {  # groups of commands, and what they are for

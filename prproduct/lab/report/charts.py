@@ -1,7 +1,7 @@
 """Charts as SVG: text stays text, and colours are variables of the page, so that they follow its light or dark dress.
 
-A product has one colour and one dash everywhere; colours are told apart by colour-blind readers, and the dashes by those
-who print in grey.
+A product has one colour and one dash everywhere; the colours are told apart by colour-blind readers, the dashes by
+those who print in grey.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import io
 import math
 import re
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import matplotlib
 from matplotlib.axes import Axes
@@ -65,7 +65,7 @@ _OTHERS = [
 
 WIDTH, HEIGHT = 4.6, 3.0  # inches of 72 units: about 330 × 216 pixels of the page, whose text then has 11
 _TEXT = 10.0
-_SETTINGS = {
+_SETTINGS: dict[Any, Any] = {
     "svg.fonttype": "none",
     "font.size": _TEXT,
     "axes.edgecolor": RULE.light,
@@ -171,6 +171,7 @@ def _draw_lines(axes: Axes, panel: LinePanel, known: dict[str, Style]) -> None:
     axes.grid(axis="y", linewidth=0.8)
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     axes.yaxis.set_major_locator(MaxNLocator(5))
+    axes.ticklabel_format(axis="y", useOffset=False)
     for line in panel.lines:
         style = known[line.product]
         colour = style.colour.light
@@ -186,16 +187,18 @@ def _draw_lines(axes: Axes, panel: LinePanel, known: dict[str, Style]) -> None:
             marker="o" if few else None,
             markersize=3,
         )
+    if panel.limits:
+        axes.set_ylim(*panel.limits)
 
 
 def _draw_intervals(axes: Axes, panel: IntervalPanel, known: dict[str, Style]) -> None:
-    axes.axvline(0, color=SOFT.light, linewidth=1)
     axes.spines["left"].set_visible(False)
     axes.set_yticks([])
     axes.set_ylim(len(panel.intervals) - 0.35, -0.75)
     axes.margins(x=0.08)
     for row, interval in enumerate(panel.intervals):
         colour = known[interval.product].colour.light
+        axes.plot([0, 0], [row - 0.28, row + 0.28], color=SOFT.light, linewidth=1)
         if interval.low is not None and interval.high is not None:
             axes.plot([interval.low, interval.high], [row, row], color=colour, linewidth=1.8, solid_capstyle="butt")
         spots = [row] * len(interval.points)
@@ -212,7 +215,7 @@ def _draw_intervals(axes: Axes, panel: IntervalPanel, known: dict[str, Style]) -
         )
 
 
-def _dash(style: Style) -> str | tuple[float, tuple[float, ...]]:
+def _dash(style: Style) -> Any:
     return (0, style.dashes) if style.dashes else "-"
 
 

@@ -64,7 +64,7 @@ class Bullets:
 
 @dataclass(frozen=True)
 class Table:
-    """A table; `align` has an l or an r for each column. A row that starts with an empty text belongs to the one above."""
+    """A table; `align` has an l or an r for each column. A row whose first cell is empty belongs to the one above."""
 
     caption: Text
     header: tuple[str, ...]
@@ -95,6 +95,7 @@ class LinePanel:
     title: str
     x_label: str
     lines: tuple[Line, ...]
+    limits: tuple[float, float] | None = None  # of the vertical axis
 
     @property
     def products(self) -> tuple[str, ...]:

@@ -35,6 +35,16 @@ def find(places: Iterable[str | Path]) -> list[Record]:
     return [_read(folder) for folder in sorted(found.values())]
 
 
+def lead(records: Sequence[Record]) -> str:
+    """The line below the title.
+
+    >>> lead([])
+    '0 runs, 0 of them finished'
+    """
+    finished = sum(record.finished for record in records)
+    return f"{len(records)} run{'s' * (len(records) != 1)}, {finished} of them finished"
+
+
 def check_target(target: str | Path) -> Path:
     """The file a report is to be written to, if it can be."""
     target = Path(target)

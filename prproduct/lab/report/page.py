@@ -14,15 +14,12 @@ from prproduct.lab.report.content import (
     Bullets,
     Chart,
     Code,
-    IntervalPanel,
     Paragraph,
     Section,
     Strong,
     Table,
     Text,
 )
-
-_LONG = 40  # characters from which a column is given width to wrap in
 
 
 def html(title: str, lead: Text, sections: Sequence[Section]) -> str:
@@ -111,15 +108,13 @@ def _block(block: Block, known: dict[str, Style], key: str) -> str:
         return f"<p{' class=note' if block.note else ''}>{_text(block.text)}</p>"
     if isinstance(block, Bullets):
         return "<ul>\n" + "\n".join(f"<li>{_text(item)}</li>" for item in block.items) + "\n</ul>"
-    return _table(block) if isinstance(block, Table) else _chart(block, known, key)
+    return _table(block, key) if isinstance(block, Table) else _chart(block, known, key)
 
 
-def _table(table: Table) -> str:
+def _table(table: Table, key: str) -> str:
     """Rows with an empty first cell belong to the one above; a line stands above the others."""
     columns = range(len(table.header))
-    longest = [max((len(content.plain(row[column])) for row in table.rows), default=0) for column in columns]
-    kinds = ["r" if table.align[column] == "r" else "long" if longest[column] > _LONG else "" for column in columns]
-    marks = [f" class={kind}" if kind else "" for kind in kinds]
+    marks = [" class=r" if side == "r" else "" for side in table.align]
     header = "".join(f"<th scope=col{marks[column]}>{escape(table.header[column])}</th>" for column in columns)
     rows = "\n".join(
         f"<tr{' class=head' if content.plain(row[0]) else ''}>"
@@ -127,10 +122,9 @@ def _table(table: Table) -> str:
         + "</tr>"
         for row in table.rows
     )
-    label = escape(content.plain(table.caption))
     return (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{label}"><table>\n'
-        f"<caption><span>{_text(table.caption)}</span></caption>\n"
+        f'<p class="note caption" id="{key}">{_text(table.caption)}</p>\n'
+        f'<div class="scroll" tabindex="0" role="region" aria-labelledby="{key}"><table>\n'
         f"<thead><tr>{header}</tr></thead>\n<tbody>\n{rows}\n</tbody>\n</table></div>"
     )
 
@@ -138,8 +132,7 @@ def _table(table: Table) -> str:
 def _chart(chart: Chart, known: dict[str, Style], key: str) -> str:
     legend = "".join(f"<li>{swatch(known[product])}{escape(display(product))}</li>" for product in chart.products)
     panels = "\n".join(panel_svg(panel, known, f"{key}-{place}") for place, panel in enumerate(chart.panels))
-    single = any(isinstance(panel, IntervalPanel) for panel in chart.panels) or len(chart.panels) == 1
-    shape = " wide" if single else " two" if len(chart.panels) in (2, 4) else ""
+    shape = " one" if len(chart.panels) == 1 else " two" if len(chart.panels) in (2, 4) else ""
     return (
         f"<figure>\n<figcaption>{_text(chart.caption)}</figcaption>\n"
         f'<ul class="legend">{legend}</ul>\n<div class="panels{shape}">\n{panels}\n</div>\n</figure>'
