@@ -31,7 +31,8 @@ def sections(records: Sequence[Record]) -> list[Section]:
         for group in trained:
             found.append(Section(f"{group.name}: curves", (training(group),), level=3))
             found += angles(group)
-        found += [section for section in (cost(trained), beside_paper(trained)) if section]
+        found.append(cost(trained))
+        found += [section for section in [beside_paper(trained)] if section]
     return [*found, *runs(sorted_in)]
 
 

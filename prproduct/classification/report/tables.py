@@ -10,6 +10,7 @@ from prproduct.lab.report.charts import display
 from prproduct.lab.report.content import (
     Block,
     Chart,
+    Heading,
     Interval,
     IntervalPanel,
     Section,
@@ -19,75 +20,64 @@ from prproduct.lab.report.content import (
     p_text,
     plus_minus,
 )
-from prproduct.lab.report.statistics import Sample
+from prproduct.lab.report.statistics import PairedDifference, Sample
 
 _MEANINGFUL_SIGNS = 6  # with fewer pairs the sign test cannot reach p < 0.05
 
 
 def errors(groups: Sequence[Group]) -> Table:
     """Mean ± deviation of every group and product, after the last epoch and after the selected one."""
-    rows: list[tuple[Text, ...]] = []
+    rows: list[tuple[Text, ...] | Heading] = []
     for group in groups:
-        for place, product in enumerate(group.counted):
+        rows.append(Heading(group.name))
+        for product in group.counted:
             last, selected = (group.sample(product, measure) for measure in MEASURES)
             assert last, "a run that counts has an error"
-            rows.append(
-                (group.name if place == 0 else "", display(product), str(last.n), _error(last), _error(selected))
-            )
+            rows.append((display(product), str(last.n), _error(last), _error(selected)))
     caption = (
         "Test error in percent, mean ± standard deviation over n seeds: after the last epoch, and after the one with "
         "the smallest error on held-out training images."
     )
-    return Table(caption, ("network and data", "product", "n", *MEASURES.values()), "llrrr", tuple(rows))
+    return Table(caption, ("product", "n", *MEASURES.values()), "lrrr", tuple(rows))
 
 
 def differences(found: Sequence[Comparison]) -> Table:
     """Every product's difference to the inner product, with its interval and test, for both measures."""
-    rows: list[tuple[Text, ...]] = []
-    name = None
+    rows: list[tuple[Text, ...] | Heading] = []
+    above = None
     for comparison in found:
-        for measure, title in MEASURES.items():
+        if comparison.group is not above:
+            above = comparison.group
+            rows.append(Heading(above.name))
+        for measure in MEASURES:
             difference = comparison.difference(measure)
-            if difference is None:
-                continue
-            shown = comparison.group.name if comparison.group.name != name else ""
-            name = comparison.group.name
-            interval = "–"
-            if difference.low is not None:
-                interval = f"{number(difference.low, sign=True)} to {number(difference.high, sign=True)}"
-            lower = f"{difference.negative} of {difference.n}"
-            if difference.n >= _MEANINGFUL_SIGNS:
-                lower += f" (sign test {p_text(difference.sign_test)})"
-            first = measure == "last"
-            rows.append(
-                (
-                    shown,
-                    display(comparison.product) if first else "",
-                    title,
-                    str(difference.n),
-                    number(difference.mean, sign=True),
-                    interval,
-                    p_text(difference.p_value),
-                    p_text(comparison.adjusted) if first else "",
-                    lower,
-                )
-            )
-    header = (
-        "network and data",
-        "product",
-        "after the",
-        "pairs",
-        "difference",
-        "95 % interval",
-        "p",
-        "p (Holm)",
-        "lower in",
-    )
+            if difference is not None:
+                rows.append(_difference(comparison, measure, difference))
+    header = ("product", "after the", "pairs", "difference", "95 % interval", "p", "p (Holm)", "lower in")
     caption = (
         "Paired difference to the inner product P, in percentage points; below zero the product makes fewer errors. "
         "The judgement is by the last epoch; the selected one is shown beside it and not judged."
     )
-    return Table(caption, header, "lllrrrrrr", tuple(rows))
+    return Table(caption, header, "llrrrrrr", tuple(rows))
+
+
+def _difference(comparison: Comparison, measure: str, difference: PairedDifference) -> tuple[Text, ...]:
+    interval = "–"
+    if difference.low is not None:
+        interval = f"{number(difference.low, sign=True)} to {number(difference.high, sign=True)}"
+    lower = f"{difference.negative} of {difference.n}"
+    if difference.n >= _MEANINGFUL_SIGNS:
+        lower += f" (sign test {p_text(difference.sign_test)})"
+    return (
+        display(comparison.product) if measure == "last" else "",
+        MEASURES[measure],
+        str(difference.n),
+        number(difference.mean, sign=True),
+        interval,
+        p_text(difference.p_value),
+        p_text(comparison.adjusted) if measure == "last" else "",
+        lower,
+    )
 
 
 def picture(found: Sequence[Comparison]) -> Chart | None:
@@ -121,34 +111,31 @@ def results(groups: Sequence[Group], found: Sequence[Comparison]) -> Section:
     return Section("Results", (errors(groups), *compared))
 
 
-def cost(groups: Sequence[Group]) -> Section | None:
+def cost(groups: Sequence[Group]) -> Section:
     """Seconds of an epoch under each product, and how many times the inner product's that is."""
-    rows: list[tuple[Text, ...]] = []
+    rows: list[tuple[Text, ...] | Heading] = []
     for group in groups:
         by_place: dict[str, dict[str, list[float]]] = {}
         for product, runs in group.counted.items():
             for run in runs.values():
                 by_place.setdefault(machine(run), {}).setdefault(product, []).extend(_whole_epochs(run))
+        rows.append(Heading(group.name))
         for place, times in by_place.items():
-            rows += _cost_rows(group.name, place, {product: found for product, found in times.items() if found})
-    if not rows:
-        return None
+            rows += _cost_rows(place, times)
     caption = (
         "Training time of an epoch: the median over all epochs of all runs, but for each run's first, which compiles. "
         "It includes the recording of angles where they were recorded. The ratio is to P on the same machine; other "
         "work on it at the same time goes into these numbers, so that prproduct bench is the better judge of speed."
     )
-    header = ("network and data", "product", "epochs", "seconds", "ratio to P", "machine")
-    return Section("Cost", (Table(caption, header, "llrrrl", tuple(rows)),))
+    header = ("product", "epochs", "seconds", "ratio to P", "machine")
+    return Section("Cost", (Table(caption, header, "lrrrl", tuple(rows)),))
 
 
-def _cost_rows(name: str, place: str, times: dict[str, list[float]]) -> Iterator[tuple[Text, ...]]:
+def _cost_rows(place: str, times: dict[str, list[float]]) -> Iterator[tuple[Text, ...]]:
     base = statistics.median(times[BASELINE]) if BASELINE in times else None
-    for row, (product, seconds) in enumerate(times.items()):
+    for product, seconds in times.items():
         median = statistics.median(seconds)
-        ratio = number(median / base) if base else "–"
-        first = row == 0
-        yield name if first else "", display(product), str(len(seconds)), number(median), ratio, place if first else ""
+        yield display(product), str(len(seconds)), number(median), number(median / base) if base else "–", place
 
 
 def _whole_epochs(run: Run) -> list[float]:

@@ -18,7 +18,7 @@ def summary(groups: Sequence[Group], found: Sequence[Comparison]) -> Section:
     left = [run for run in runs if not run.counts]
     blocks: list[Block] = [Paragraph((Strong(_headline(groups, found)),))]
     if found:
-        blocks.append(Bullets(tuple(_line(comparison) for comparison in found)))
+        blocks.append(Bullets(tuple(map(_line, sorted(found, key=lambda comparison: comparison.product != "pr")))))
     if left:
         several = "runs are" if len(left) > 1 else "run is"
         blocks.append(

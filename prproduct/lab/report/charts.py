@@ -63,7 +63,7 @@ _OTHERS = [
     Style(colour, dashes) for dashes in ((4, 1.5), (2, 1), (7, 2, 2, 2)) for colour in (SKY, GREY, GREEN, PURPLE)
 ]
 
-WIDTH, HEIGHT = 4.6, 3.0  # inches of 72 units: about 330 × 216 pixels of the page, whose text then has 11
+WIDTH, HEIGHT = 4.0, 2.7  # inches of 72 units, about a pixel of the page each: three panels fill a row of a desktop
 _TEXT = 10.0
 _SETTINGS: dict[Any, Any] = {
     "svg.fonttype": "none",
@@ -198,17 +198,17 @@ def _draw_intervals(axes: Axes, panel: IntervalPanel, known: dict[str, Style]) -
     axes.margins(x=0.08)
     for row, interval in enumerate(panel.intervals):
         colour = known[interval.product].colour.light
-        axes.plot([0, 0], [row - 0.28, row + 0.28], color=SOFT.light, linewidth=1)
+        axes.plot([0, 0], [row - 0.17, row + 0.17], color=SOFT.light, linewidth=1)
         if interval.low is not None and interval.high is not None:
             axes.plot([interval.low, interval.high], [row, row], color=colour, linewidth=1.8, solid_capstyle="butt")
         spots = [row] * len(interval.points)
-        axes.plot(interval.points, spots, "o", color=colour, alpha=0.35, markersize=5, markeredgewidth=0)
+        axes.plot(interval.points, spots, "o", color=colour, alpha=0.5, markersize=5, markeredgewidth=0)
         axes.plot([interval.mean], [row], "D", color=colour, markersize=6)
         # Above its row, not beside it: so a narrow screen has the width for the interval.
         axes.annotate(
             interval.label,
             (0, row),
-            (0, 9),
+            (0, 8),
             xycoords=axes.get_yaxis_transform(),
             textcoords="offset points",
             parse_math=False,

@@ -63,17 +63,24 @@ class Bullets:
 
 
 @dataclass(frozen=True)
+class Heading:
+    """A row of a table that says what the rows below it are about."""
+
+    text: str
+
+
+@dataclass(frozen=True)
 class Table:
-    """A table; `align` has an l or an r for each column. A row whose first cell is empty belongs to the one above."""
+    """A table; `align` has an l or an r for each column."""
 
     caption: Text
     header: tuple[str, ...]
     align: str
-    rows: tuple[tuple[Text, ...], ...]
+    rows: tuple[tuple[Text, ...] | Heading, ...]
 
     def __post_init__(self) -> None:
         for row in (self.header, self.align, *self.rows):
-            if len(row) != len(self.header):
+            if not isinstance(row, Heading) and len(row) != len(self.header):
                 raise ValueError(f"a row has {len(row)} cells, the header has {len(self.header)}: {row}")
 
 

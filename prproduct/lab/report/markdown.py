@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from prproduct.lab.report import content
 from prproduct.lab.report.charts import chart_svg, styles
-from prproduct.lab.report.content import Block, Bullets, Chart, Code, Paragraph, Section, Table, Text
+from prproduct.lab.report.content import Block, Bullets, Chart, Code, Heading, Paragraph, Section, Strong, Table, Text
 
 
 def markdown(title: str, lead: Text, sections: Sequence[Section], folder: str) -> tuple[str, dict[str, str]]:
@@ -73,9 +73,13 @@ def _block(block: Block) -> str:
         return "\n".join(f"- {_text(item)}" for item in block.items)
     assert isinstance(block, Table)
     rule = " | ".join("---:" if side == "r" else "---" for side in block.align)
-    rows = [" | ".join(_text(cell) for cell in row) for row in block.rows]
+    rows = [" | ".join(map(_text, _cells(row, len(block.align)))) for row in block.rows]
     lines = "\n".join(f"| {line} |" for line in [" | ".join(map(escape, block.header)), rule, *rows])
     return f"{_text(block.caption)}\n\n{lines}"
+
+
+def _cells(row: tuple[Text, ...] | Heading, columns: int) -> tuple[Text, ...]:
+    return (Strong(row.text), *[""] * (columns - 1)) if isinstance(row, Heading) else row
 
 
 def _link(folder: str) -> str:

@@ -14,6 +14,8 @@ from prproduct.lab.report.content import (
     Bullets,
     Chart,
     Code,
+    Heading,
+    IntervalPanel,
     Paragraph,
     Section,
     Strong,
@@ -112,27 +114,30 @@ def _block(block: Block, known: dict[str, Style], key: str) -> str:
 
 
 def _table(table: Table, key: str) -> str:
-    """Rows with an empty first cell belong to the one above; a line stands above the others."""
-    columns = range(len(table.header))
     marks = [" class=r" if side == "r" else "" for side in table.align]
-    header = "".join(f"<th scope=col{marks[column]}>{escape(table.header[column])}</th>" for column in columns)
-    rows = "\n".join(
-        f"<tr{' class=head' if content.plain(row[0]) else ''}>"
-        + "".join(f"<td{marks[column]}>{_text(row[column])}</td>" for column in columns)
-        + "</tr>"
-        for row in table.rows
-    )
+    header = "".join(f"<th scope=col{mark}>{escape(name)}</th>" for mark, name in zip(marks, table.header, strict=True))
+    rows = []
+    for row in table.rows:
+        if isinstance(row, Heading):
+            rows.append(
+                f"<tr class=group><th colspan={len(marks)} scope=rowgroup><span>{escape(row.text)}</span></th></tr>"
+            )
+        else:
+            cells = "".join(f"<td{mark}>{_text(cell)}</td>" for mark, cell in zip(marks, row, strict=True))
+            rows.append(f"<tr>{cells}</tr>")
+    written = "\n".join(rows)
     return (
         f'<p class="note caption" id="{key}">{_text(table.caption)}</p>\n'
         f'<div class="scroll" tabindex="0" role="region" aria-labelledby="{key}"><table>\n'
-        f"<thead><tr>{header}</tr></thead>\n<tbody>\n{rows}\n</tbody>\n</table></div>"
+        f"<thead><tr>{header}</tr></thead>\n<tbody>\n{written}\n</tbody>\n</table></div>"
     )
 
 
 def _chart(chart: Chart, known: dict[str, Style], key: str) -> str:
     legend = "".join(f"<li>{swatch(known[product])}{escape(display(product))}</li>" for product in chart.products)
     panels = "\n".join(panel_svg(panel, known, f"{key}-{place}") for place, panel in enumerate(chart.panels))
-    shape = " one" if len(chart.panels) == 1 else " two" if len(chart.panels) in (2, 4) else ""
+    intervals = any(isinstance(panel, IntervalPanel) for panel in chart.panels)
+    shape = " one" if len(chart.panels) == 1 else " two" if intervals or len(chart.panels) in (2, 4) else ""
     return (
         f"<figure>\n<figcaption>{_text(chart.caption)}</figcaption>\n"
         f'<ul class="legend">{legend}</ul>\n<div class="panels{shape}">\n{panels}\n</div>\n</figure>'
