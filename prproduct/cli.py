@@ -35,6 +35,7 @@ COMMANDS: list[Command] = [
     Command("train classifier", "prproduct.classification.command:classifier", "train an image classifier", "lab"),
     Command("reproduce gradients", f"{_REPRODUCE}:gradients", "what each part of the gradient does, on an MLP", "lab"),
     Command("reproduce cifar", f"{_REPRODUCE}:cifar", "P and PR in convolutional networks on CIFAR", "lab"),
+    Command("report", "prproduct.reporting:report", "one page on runs: tables, statistics, curves, angles", "lab"),
     Command("score", "prproduct.captioning.metrics.command:score", "caption metrics as COCO's evaluation", "captions"),
 ]
 GROUPS: dict[str, str] = {  # groups of commands, and what they are for

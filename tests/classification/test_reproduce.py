@@ -54,7 +54,7 @@ def pages(tmp_path, monkeypatch):
     monkeypatch.setattr("prproduct.classification.data.locate.SYSTEM", tmp_path / "nothing")
     monkeypatch.setattr(Plan, "open", lambda self, count, address: Here())
     written = []
-    monkeypatch.setattr(reproduce_command, "write_page", lambda folders, target: written.append((folders, target)))
+    monkeypatch.setattr(reproduce_command, "write", lambda folders, target: written.append((folders, target)))
     return written
 
 
