@@ -191,13 +191,13 @@ def described(words, where, regions=4):
     return Description(0, " ".join(words), -1.0, tuple(words), weights)
 
 
-def test_a_word_leaves_bright_what_it_looked_at_and_darkens_the_rest():
+def test_what_a_word_looked_at_stays_and_fog_lies_over_the_rest():
     grey = Image.new("RGB", (80, 40), (200, 200, 200))
     for where, (x, y) in enumerate([(10, 5), (70, 5), (10, 35), (70, 35)]):
         (shade,) = attention.shades(described(["dog"], [where]).attention)
         seen = np.asarray(attention.shaded(grey, shade))[..., 0]
         assert seen[y, x] == 200
-        assert (seen[39 - y, 79 - x], seen[y, 79 - x]) == (30, 30)
+        assert (seen[39 - y, 79 - x], seen[y, 79 - x]) == (119, 119)
     flat = attention.shades(np.full((1, 9), 1 / 9, np.float32))[0]
     assert np.array_equal(np.asarray(attention.shaded(grey, flat)), np.asarray(grey))
 
@@ -210,8 +210,8 @@ def test_a_figure_has_a_tile_for_each_word_below_its_neighbours():
     top = 2 * attention.GAP + attention.LINE
     for tile in range(12):
         x, y = attention.GAP + tile % 6 * step + attention.TILE - 5, top + tile // 6 * row + attention.TILE - 5
-        assert (figure[y, x] < 60) == (0 < tile < 9), tile  # the first is the picture itself
-    assert figure.shape == (top + 2 * row + attention.GAP, 6 * step + attention.GAP)
+        assert (figure[y, x] < 130) == (0 < tile < 9), tile  # the first is the picture itself
+    assert figure.shape == (top + 2 * row + attention.GAP, attention.WIDTH)
 
 
 @pytest.mark.parametrize("size", [(8, 4000), (4000, 8), (8, 8)])
@@ -252,11 +252,12 @@ def test_the_page_is_self_contained_and_escapes_names(lab, caption, tmp_path):
     tags = [tag for tag, _ in found.elements]
     assert tags.count("img") == 1 + 2 * 2  # the picture, and the shades of two words of two captions
     assert not re.search(r"https?://|<script|<link", content)
-    assert all(text in found.text for text in ("p, cross-entropy", "pr, cross-entropy", "all", "red", str(file)))
+    assert all(text in found.text for text in ("p, cross-entropy", "pr, cross-entropy", "all", "red", file.name))
     sources = [attributes["src"] for tag, attributes in found.elements if tag == "img"]
     sizes = [Image.open(io.BytesIO(base64.b64decode(source.split(",")[1]))).size for source in sources]
     assert sizes == [(640, 427), *[(2, 2)] * 4]
-    assert next(a["alt"] for tag, a in found.elements if tag == "img") == str(file)
+    assert next(a["alt"] for tag, a in found.elements if tag == "img") == file.name
+    assert next(a["title"] for tag, a in found.elements if tag == "h2") == str(file)
 
 
 # Whole splits
