@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
 
+import numpy as np
 from PIL import Image, ImageOps
 
 from prproduct.captioning.data.features import id_of
@@ -155,8 +156,17 @@ def open_picture(content: io.BytesIO, least: int = 512) -> Image.Image:
                 )
             image.draft("RGB", (least, least))
             image.load()
-            turned = ImageOps.exif_transpose(image)
+            turned = _eight_bits(ImageOps.exif_transpose(image))
             if turned.has_transparency_data:
                 turned = turned.convert("RGBA")
                 turned = Image.alpha_composite(Image.new("RGBA", turned.size, "white"), turned)
             return turned.convert("RGB")
+
+
+def _eight_bits(image: Image.Image) -> Image.Image:
+    """Pillow cuts 16 bits off at 255, so that such a picture would be white."""
+    if image.mode == "F":
+        raise UnreadableError("pixels of floating point; save it with 8 or 16 bits a pixel")
+    if not image.mode.startswith("I"):
+        return image
+    return Image.fromarray((np.asarray(image).astype(np.int64).clip(0, 0xFFFF) >> 8).astype(np.uint8))

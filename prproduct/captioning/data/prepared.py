@@ -75,7 +75,7 @@ class CaptionSet:
 
     @cached_property
     def frequencies(self) -> Frequencies:
-        """In how many training images each n-gram of ids occurs; all COCO's take 1 GB, so they are read when asked for.
+        """In how many training images each n-gram of ids occurs; COCO's take 0.7 GB, so they are read when asked for.
 
         The captions are those that a reward compares with: cut, and with their end.
         """
