@@ -25,6 +25,7 @@ from prproduct.captioning.describing import Description
 from prproduct.captioning.training import Material
 from prproduct.captioning.use import attention, page
 from prproduct.captioning.use.own_pictures import Seen
+from prproduct.captioning.world import World
 from prproduct.lab.errors import InputError
 
 COLOURS = {"red": (220, 30, 20), "green": (20, 200, 40), "blue": (30, 40, 230)}
@@ -330,6 +331,18 @@ def test_a_run_on_features_of_unknown_origin_cannot_caption_pictures_and_says_wh
         status, out, err = caption(file, "--run", elsewhere, *options)
         assert (status, out, len(err)) == (2, [], 1)
         assert message in err[0]
+
+
+def test_a_run_on_the_world_says_how_its_pictures_are_captioned(caption, tmp_path):
+    world = World(train=6, val=2, test=2)
+    run(XE, tmp_path / "run", Material(world.captions, world.features))
+    status, out, err = caption(paint(tmp_path / "x.png", "red"), "--run", tmp_path / "run")
+    assert (status, out, len(err)) == (2, [], 1)
+    assert "--captions world --split test -o FILE" in err[0]
+    target = tmp_path / "captions_test_results.json"
+    words = ("--captions", "world", "--split", "test", "-o", target)
+    assert caption("--run", tmp_path / "run", *words)[0] == 0
+    assert len(json.loads(target.read_text())) == len(World().captions.of("test"))
 
 
 def test_an_encoder_may_be_named_where_the_run_does_not_know_it_and_only_there(lab, caption, tmp_path):
