@@ -25,6 +25,7 @@ from prproduct.captioning.describing import Description
 from prproduct.captioning.training import Material
 from prproduct.captioning.use import attention, page
 from prproduct.captioning.use.own_pictures import Seen
+from prproduct.captioning.world import World
 from prproduct.lab.errors import InputError
 
 COLOURS = {"red": (220, 30, 20), "green": (20, 200, 40), "blue": (30, 40, 230)}
@@ -191,13 +192,13 @@ def described(words, where, regions=4):
     return Description(0, " ".join(words), -1.0, tuple(words), weights)
 
 
-def test_a_word_leaves_bright_what_it_looked_at_and_darkens_the_rest():
+def test_what_a_word_looked_at_stays_and_fog_lies_over_the_rest():
     grey = Image.new("RGB", (80, 40), (200, 200, 200))
     for where, (x, y) in enumerate([(10, 5), (70, 5), (10, 35), (70, 35)]):
         (shade,) = attention.shades(described(["dog"], [where]).attention)
         seen = np.asarray(attention.shaded(grey, shade))[..., 0]
         assert seen[y, x] == 200
-        assert (seen[39 - y, 79 - x], seen[y, 79 - x]) == (30, 30)
+        assert (seen[39 - y, 79 - x], seen[y, 79 - x]) == (119, 119)
     flat = attention.shades(np.full((1, 9), 1 / 9, np.float32))[0]
     assert np.array_equal(np.asarray(attention.shaded(grey, flat)), np.asarray(grey))
 
@@ -210,8 +211,8 @@ def test_a_figure_has_a_tile_for_each_word_below_its_neighbours():
     top = 2 * attention.GAP + attention.LINE
     for tile in range(12):
         x, y = attention.GAP + tile % 6 * step + attention.TILE - 5, top + tile // 6 * row + attention.TILE - 5
-        assert (figure[y, x] < 60) == (0 < tile < 9), tile  # the first is the picture itself
-    assert figure.shape == (top + 2 * row + attention.GAP, 6 * step + attention.GAP)
+        assert (figure[y, x] < 130) == (0 < tile < 9), tile  # the first is the picture itself
+    assert figure.shape == (top + 2 * row + attention.GAP, attention.WIDTH)
 
 
 @pytest.mark.parametrize("size", [(8, 4000), (4000, 8), (8, 8)])
@@ -252,11 +253,12 @@ def test_the_page_is_self_contained_and_escapes_names(lab, caption, tmp_path):
     tags = [tag for tag, _ in found.elements]
     assert tags.count("img") == 1 + 2 * 2  # the picture, and the shades of two words of two captions
     assert not re.search(r"https?://|<script|<link", content)
-    assert all(text in found.text for text in ("p, cross-entropy", "pr, cross-entropy", "all", "red", str(file)))
+    assert all(text in found.text for text in ("p, cross-entropy", "pr, cross-entropy", "all", "red", file.name))
     sources = [attributes["src"] for tag, attributes in found.elements if tag == "img"]
     sizes = [Image.open(io.BytesIO(base64.b64decode(source.split(",")[1]))).size for source in sources]
     assert sizes == [(640, 427), *[(2, 2)] * 4]
-    assert next(a["alt"] for tag, a in found.elements if tag == "img") == str(file)
+    assert next(a["alt"] for tag, a in found.elements if tag == "img") == file.name
+    assert next(a["title"] for tag, a in found.elements if tag == "h2") == str(file)
 
 
 # Whole splits
@@ -329,6 +331,18 @@ def test_a_run_on_features_of_unknown_origin_cannot_caption_pictures_and_says_wh
         status, out, err = caption(file, "--run", elsewhere, *options)
         assert (status, out, len(err)) == (2, [], 1)
         assert message in err[0]
+
+
+def test_a_run_on_the_world_says_how_its_pictures_are_captioned(caption, tmp_path):
+    world = World(train=6, val=2, test=2)
+    run(XE, tmp_path / "run", Material(world.captions, world.features))
+    status, out, err = caption(paint(tmp_path / "x.png", "red"), "--run", tmp_path / "run")
+    assert (status, out, len(err)) == (2, [], 1)
+    assert "--captions world --split test -o FILE" in err[0]
+    target = tmp_path / "captions_test_results.json"
+    words = ("--captions", "world", "--split", "test", "-o", target)
+    assert caption("--run", tmp_path / "run", *words)[0] == 0
+    assert len(json.loads(target.read_text())) == len(World().captions.of("test"))
 
 
 def test_an_encoder_may_be_named_where_the_run_does_not_know_it_and_only_there(lab, caption, tmp_path):

@@ -13,9 +13,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from prproduct.captioning.data import features, pictures, prepared
-from prproduct.captioning.data.prepared import SPLITS
+from prproduct.captioning.data.prepared import SPLITS, CaptionSet
+from prproduct.captioning.data.training_batches import FeatureSource
 from prproduct.captioning.describing import Search
 from prproduct.captioning.material import material_of
+from prproduct.captioning.metrics.fields import ImageId
 from prproduct.captioning.metrics.writing import replacing
 from prproduct.captioning.training import CHOICES
 from prproduct.captioning.use import attention, own_pictures, page
@@ -121,33 +123,38 @@ def _of_split(
 ) -> None:
     if output is None:
         raise InputError("where to? Give -o, a .json file, or a folder for files with the server's names")
-    if ids and split != ALL:
-        raise InputError(f"--ids goes with --split {ALL}")
-    if split == ALL:
-        if source is None:
-            raise InputError(f"--split {ALL} needs --features, whose images are captioned")
-        held = features.open(source)
-        speakers = open_speakers(folders, epoch, prepared.read(captions) if captions else None)
-        targets = targets_of(output, split, [speaker.label for speaker in speakers])
-        images, regions = list(held.ids if ids is None else listed(ids, held)), held
-    else:
-        if captions is None:
-            raise InputError(f"--split {split} needs --captions, the folder that says which images are of it")
-        material = material_of(captions, source)
-        speakers = open_speakers(folders, epoch, material.captions)
-        targets = targets_of(output, split, [speaker.label for speaker in speakers])
-        images, regions = [image.id for image in material.captions.of(split)], material.features
+    known, regions, images = _images(split, captions, source, ids)
+    speakers = open_speakers(folders, epoch, known)
+    targets = targets_of(output, split, [speaker.label for speaker in speakers])
     with _progress(len(images) * len(speakers), "captions") as (bar, task):
         write_split(speakers, targets, regions, images, search, tick=lambda count: bar.advance(task, count))
     for target in targets:
         print(f"{target}: captions of {len(images):,} images")
 
 
+def _images(
+    split: str, captions: str | None, source: Path | None, ids: Path | None
+) -> tuple[CaptionSet | None, FeatureSource, list[ImageId]]:
+    """The captions, if there are any, the features, and which images of them."""
+    if split != ALL:
+        if ids:
+            raise InputError(f"--ids goes with --split {ALL}")
+        if captions is None:
+            raise InputError(f"--split {split} needs --captions, the folder that says which images are of it")
+        material = material_of(captions, source)
+        return material.captions, material.features, [image.id for image in material.captions.of(split)]
+    if source is None:
+        raise InputError(f"--split {ALL} needs --features, whose images are captioned")
+    held = features.open(source)
+    known = prepared.read(captions) if captions else None
+    return known, held, listed(ids, held) if ids else list(held.ids)
+
+
 def shown(picture: pictures.Picture) -> str:
     r"""A picture's name in one line of characters that can be printed, whatever the file system allows.
 
-    >>> shown(pictures.Picture(1, Path("holiday\n\udce9t\u00e9 1.jpg")))
-    'holiday??t\u00e9 1.jpg'
+    >>> shown(pictures.Picture(1, Path("holiday\n\udce9té 1.jpg")))
+    'holiday??té 1.jpg'
     """
     return "".join(character if character.isprintable() else "?" for character in str(picture))
 

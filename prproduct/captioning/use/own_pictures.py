@@ -15,6 +15,7 @@ from prproduct.captioning.describing import Description, Search, describe
 from prproduct.captioning.encoder import Encoder
 from prproduct.captioning.metrics.fields import ImageId
 from prproduct.captioning.use.speakers import Speaker
+from prproduct.captioning.world.world import VOCABULARY as WORDS_OF_THE_WORLD
 from prproduct.lab.errors import InputError
 
 BATCH = 8  # pictures in memory as large as they are
@@ -56,6 +57,11 @@ def encoders_for(speakers: Sequence[Speaker], given: str | None = None) -> list[
 def _encoder_name(speaker: Speaker, given: str | None) -> str:
     folder, known = speaker.record.folder, speaker.record.config["data"].get("encoder")
     if known is None and given is None:
+        if speaker.vocabulary == WORDS_OF_THE_WORLD:
+            raise InputError(
+                f"{folder}: was trained on the small world, and knows nothing else; caption its pictures with "
+                "--captions world --split test -o FILE"
+            )
         raise InputError(
             f"{folder}: was trained on features that do not say what made them of pictures, so that yours cannot be "
             "encoded alike; give their features (--features FILE --split all -o FILE), or --encoder if you know it"

@@ -29,14 +29,17 @@ _PAGE = Template("""<!doctype html>
   * { box-sizing: border-box; }
   body { margin: 0 auto; padding: 1rem; max-width: 84rem; font: 1rem/1.45 system-ui, sans-serif; }
   h1 { font-size: 1.4rem; margin: 0 0 .3rem; }
-  header p, footer { color: var(--dim); margin: 0 0 1rem; }
+  header p { margin: 0 0 1rem; }
+  header p, footer { color: var(--dim); }
+  footer h1 { font-size: 1rem; margin: 1.5rem 0 .3rem; }
   ul { margin: 0; padding-left: 1.2rem; }
   li, h2, .label { overflow-wrap: anywhere; }
   main { display: grid; gap: 1rem; align-items: start;
          grid-template-columns: repeat(auto-fill, minmax(min(21rem, 100%), 1fr)); }
   article { position: relative; overflow: hidden; border: 1px solid var(--line); border-radius: .5rem; }
-  .picture, .look { display: block; aspect-ratio: var(--ratio); width: min(100%, 60vh * var(--ratio)); margin: 0 auto; }
-  .picture { background: #8882; }
+  .frame { background: #8882; }
+  .picture, .look { display: block; margin: 0 auto;
+                    aspect-ratio: var(--ratio); width: min(100%, 18rem * var(--ratio)); }
   .look { position: absolute; inset: 0 0 auto; visibility: hidden; pointer-events: none; }
   .word:hover .look, .word:focus .look { visibility: visible; }
   .word { cursor: pointer; padding: .15em .1em; border-radius: .2em; }
@@ -48,7 +51,7 @@ _PAGE = Template("""<!doctype html>
 </style>
 <header>
 <h1>$title</h1>
-<p>Point at a word, or tap it, to see where the captioner looked: what stays bright.</p>
+<p>Point at a word, or tap it, to see where the captioner looked: what stays clear.</p>
 </header>
 <main>
 $cards
@@ -76,8 +79,9 @@ def page(cards: Sequence[str], speakers: Sequence[Speaker], which: str, unreadab
     )
 
 
-def card(name: str, seen: Seen, labels: Sequence[str]) -> str:
-    """A picture under its name, and each label's caption of it."""
+def card(place: str, seen: Seen, labels: Sequence[str]) -> str:
+    """A picture, its name (pointed at, the whole place), and each label's caption of it."""
+    name = place.replace("\\", "/").rsplit("/", 1)[-1]
     width, height = seen.image.size
     said = [
         f'<dt class="label">{escape(label)}</dt>\n<dd>{_caption(about)}</dd>'
@@ -85,8 +89,9 @@ def card(name: str, seen: Seen, labels: Sequence[str]) -> str:
     ]
     source = _data_url(seen.image.convert("RGB"), "JPEG", quality=80)
     return (
-        f'<article style="--ratio: {width / height:.4f}">\n<img class="picture" src="{source}" alt="{escape(name)}">\n'
-        f"<h2>{escape(name)}</h2>\n<dl>\n" + "\n".join(said) + "\n</dl>\n</article>"
+        f'<article style="--ratio: {width / height:.4f}">\n'
+        f'<div class="frame"><img class="picture" src="{source}" alt="{escape(name)}"></div>\n'
+        f'<h2 title="{escape(place)}">{escape(name)}</h2>\n<dl>\n' + "\n".join(said) + "\n</dl>\n</article>"
     )
 
 
