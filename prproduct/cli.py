@@ -43,6 +43,7 @@ COMMANDS: list[Command] = [
     Command(
         "reproduce captions", f"{_REPRODUCE_CAPTIONS}:captions", "P, R and PR in a captioner, both phases", "captions"
     ),
+    Command("report", "prproduct.reporting:report", "one page on runs: tables, statistics, curves, angles", "lab"),
     Command("score", "prproduct.captioning.metrics.command:score", "caption metrics as COCO's evaluation", "captions"),
 ]
 GROUPS: dict[str, str] = {  # groups of commands, and what they are for

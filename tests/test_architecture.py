@@ -14,6 +14,7 @@ MAY_IMPORT = {part: {*LIBRARY[:place], part} for place, part in enumerate(LIBRAR
     "classification": {*LIBRARY, "classification"},
     "captioning": {*LIBRARY, "captioning"},
     "bench": {*LIBRARY, "classification", "captioning", "reference", "bench"},
+    "reporting": {*LIBRARY, "classification", "captioning", "reporting"},
     "cli": {*LIBRARY, "classification", "captioning"},
     "__main__": {"cli"},
 }

@@ -1,0 +1,150 @@
+"""The paper's numbers beside ours, what differs between them, and how many seeds such a difference needs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from prproduct.classification import paper
+from prproduct.classification.recipes import recipe
+from prproduct.classification.report.comparison import Group
+from prproduct.classification.report.tables import machine
+from prproduct.lab.report.charts import display
+from prproduct.lab.report.content import (
+    Block,
+    Code,
+    Heading,
+    Paragraph,
+    Section,
+    Table,
+    Text,
+    number,
+    plus_minus,
+)
+from prproduct.lab.report.statistics import deviation_interval, pairs_needed
+
+_DATA = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
+
+
+def beside_paper(groups: Sequence[Group]) -> Section | None:
+    """For CIFAR its Table 1, for Fashion-MNIST its study of gradients; None if ours are on other data."""
+    cifar = [group for group in groups if group.data in _DATA and group.counted]
+    fashion = [group for group in groups if group.data == "fashion-mnist" and group.counted]
+    blocks: list[Block] = []
+    if cifar:
+        blocks += [_table_1(), _ours(cifar), _seeds(cifar), _differs(cifar)]
+    if fashion:
+        blocks += _gradient_study(fashion)
+    return Section("Beside the paper", tuple(blocks)) if blocks else None
+
+
+def _table_1() -> Table:
+    rows: list[tuple[Text, ...]] = []
+    for row in (row for row in paper.TABLE_1 if row.data == "cifar10"):
+        other = next(other for other in paper.TABLE_1 if (other.data, other.arch) == ("cifar100", row.arch))
+        rows.append((row.network, *_three(row), *_three(other)))
+    averages = [("", "", number(paper.AVERAGES[data], sign=True)) for data in _DATA]
+    rows.append(("its averages", *averages[0], *averages[1]))
+    header = ("network", *(text for name in _DATA.values() for text in (f"{name}: P", "PR", "PR − P")))
+    caption = "What the paper reports, its Table 1: test error in percent, one number for each network and product."
+    return Table(caption, header, "lrrrrrr", tuple(rows))
+
+
+def _three(row: paper.Row) -> tuple[str, str, str]:
+    return number(row.p), number(row.pr), number(row.difference, sign=True)
+
+
+def _ours(groups: Sequence[Group]) -> Table:
+    rows: list[tuple[Text, ...]] = []
+    for group in groups:
+        p, pr = (group.sample(product, "last") for product in ("p", "pr"))
+        found = group.difference("pr", "last")
+        errors = (plus_minus(sample.mean, sample.std) if sample else "–" for sample in (p, pr))
+        theirs = next((row for row in paper.TABLE_1 if (row.arch, row.data) == (group.arch, group.data)), None)
+        beside = number(theirs.difference, sign=True) if theirs else "not in the paper"
+        mean = number(found.mean, sign=True) if found else "–"
+        rows.append((group.name, *errors, mean, str(found.n) if found else "0", beside))
+    header = ("network and data", "P", "PR", "PR − P", "pairs", "the paper's PR − P")
+    return Table(
+        "Ours: test error in percent after the last epoch, mean ± standard deviation over seeds.",
+        header,
+        "lrrrrr",
+        tuple(rows),
+    )
+
+
+def _seeds(groups: Sequence[Group]) -> Block:
+    """How many pairs a difference of the paper's size needs, with the deviation that was seen."""
+    rows: list[tuple[Text, ...]] = []
+    for group in groups:
+        found = group.difference("pr", "last")
+        if found is None or not found.std:
+            continue
+        size = paper.AVERAGES[group.data]
+        low, high = deviation_interval(found.std, found.n)
+        spread = f"{pairs_needed(size, low):,} to {pairs_needed(size, high):,}"
+        seen = f"{number(found.std)} ({number(low)} to {number(high)})"
+        rows.append(
+            (group.name, str(found.n), seen, number(size, sign=True), f"{pairs_needed(size, found.std):,}", spread)
+        )
+    if not rows:
+        return Paragraph("How many seeds a difference of the paper's size needs takes at least two pairs to say.")
+    caption = (
+        "How many paired seeds it takes to see a difference as large as the paper's average with a probability of 80 "
+        "%, by a paired t test at 5 %. It depends on the spread of the differences, which a few pairs tell only "
+        "roughly: in brackets and in the last column is what its 95 % interval allows."
+    )
+    header = ("network and data", "pairs", "deviation of differences", "paper's average", "pairs needed", "between")
+    return Table(caption, header, "lrrrrr", tuple(rows))
+
+
+def _differs(groups: Sequence[Group]) -> Table:
+    """What is not as in the paper; where it says nothing, what its author's public code did."""
+    theirs = (
+        "the paper",
+        "not stated; 164 to 300 in its author's code",
+        "one number",
+        "none",
+        "not stated; the best in its author's code",
+        "not stated",
+    )
+    rows = [theirs, *(_own_settings(group) for group in groups)]
+    header = ("", "epochs", "seeds of P, PR", "held out", "test error of which epoch", "machine")
+    return Table("What differs between the paper and ours, besides the network.", header, "llllll", tuple(rows))
+
+
+def _own_settings(group: Group) -> tuple[str, ...]:
+    usual, epochs = recipe(group.arch, group.data).epochs, group.settings["epochs"]
+    length = f"{epochs}, the full recipe" if epochs == usual else f"{epochs} of the recipe's {usual}"
+    held_out = {"validation": "a tenth of the training images", "paper": "none"}
+    seeds = ", ".join(str(len(group.counted.get(product, {}))) for product in ("p", "pr"))
+    machines = "; ".join(dict.fromkeys(machine(run) for runs in group.counted.values() for run in runs.values()))
+    protocol = str(group.settings["protocol"])
+    return group.name, length, seeds, held_out.get(protocol, protocol), "the last", machines
+
+
+def _gradient_study(groups: Sequence[Group]) -> list[Block]:
+    rows: list[tuple[Text, ...] | Heading] = []
+    for group in groups:
+        rows.append(Heading(group.name))
+        for product in group.counted:
+            sample = group.sample(product, "last")
+            assert sample, "a run that counts has an error"
+            accuracy, theirs = 100 - sample.mean, paper.GRADIENT_STUDY.get(product)
+            distance = number(accuracy - theirs, sign=True) if theirs is not None else "–"
+            ours = plus_minus(accuracy, sample.std)
+            rows.append((display(product), number(theirs), ours, str(sample.n), distance))
+    caption = (
+        "The paper's study of length and direction gradient (§1): accuracy in percent on Fashion-MNIST, its number and "
+        "ours after the last epoch."
+    )
+    header = ("product", "paper", "ours", "n", "ours − paper")
+    note: Text = (
+        "The paper says: a 5-layer fully connected network. Its width, optimizer, epochs and seeds are not stated; "
+        "ours are in the section on runs. It does not say either whether the variant without direction gradient lost "
+        "that of ∂/∂x as well (",
+        Code("no-direction"),
+        ") or only that of ∂/∂w (",
+        Code("no-direction-w"),
+        ").",
+    )
+    return [Table(caption, header, "lrrrr", tuple(rows)), Paragraph(note, note=True)]

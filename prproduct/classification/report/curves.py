@@ -1,0 +1,165 @@
+"""What happened during training: curves of errors and losses, angles, and the parts of the gradients."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from prproduct.classification.report.comparison import Group, Run
+from prproduct.lab.errors import InputError
+from prproduct.lab.report.content import Block, Chart, Line, LinePanel, Paragraph, Section
+from prproduct.lab.report.statistics import Sample
+from prproduct.lab.runs import ANGLES
+from prproduct.probe import AngleRecord, read_jsonl
+
+_CURVES = {
+    "test_error": ("test error, %", 100.0),
+    "train_error": ("training error, %", 100.0),
+    "test_loss": ("test loss", 1.0),
+    "train_loss": ("training loss", 1.0),
+}
+PANELS = 12  # of layers; a deeper network shows so many, evenly spread, and all of them by depth
+_BAND = "Lines are means over seeds, bands one standard deviation to each side."
+
+Values = Mapping[str, Mapping[int, Mapping[float, float]]]  # product → seed → epoch or step → value
+
+
+def training(group: Group) -> Chart:
+    """Errors and losses over the epochs, as in the paper's appendix."""
+    panels = []
+    for key, (title, scale) in _CURVES.items():
+        values = {
+            product: {seed: _of_epochs(run, key, scale) for seed, run in runs.items()}
+            for product, runs in group.counted.items()
+        }
+        panels.append(LinePanel(title, "epoch", lines(values)))
+    caption = f"{_BAND} Training error and loss are those seen while training, on images as they were augmented."
+    return Chart(caption, tuple(panels))
+
+
+def lines(values: Values) -> tuple[Line, ...]:
+    """Means over seeds, with a band of one deviation where there are several.
+
+    >>> lines({"pr": {0: {1: 2.0, 2: 1.0}, 1: {1: 4.0, 2: math.nan}}})
+    (Line(product='pr', x=(1, 2), y=(3.0, 1.0), low=(1.585..., 1.0), high=(4.414..., 1.0)),)
+    """
+    drawn = []
+    for product, seeds in values.items():
+        places = sorted({place for found in seeds.values() for place in found})
+        samples = [_sample(found.get(place, math.nan) for found in seeds.values()) for place in places]
+        mean = tuple(sample.mean for sample in samples)
+        deviation = [sample.std or 0.0 for sample in samples]
+        low = tuple(m - d for m, d in zip(mean, deviation, strict=True)) if any(deviation) else ()
+        high = tuple(m + d for m, d in zip(mean, deviation, strict=True)) if any(deviation) else ()
+        if places:
+            drawn.append(Line(product, tuple(places), mean, low, high))
+    return tuple(drawn)
+
+
+def angles(group: Group) -> list[Section]:
+    """Angles and gradient parts of each layer, where runs recorded them."""
+    records = {
+        product: {seed: found for seed, run in runs.items() if (found := _records(run))}
+        for product, runs in group.counted.items()
+    }
+    records = {product: found for product, found in records.items() if found}
+    if not records:
+        return []
+    sin = _charts(
+        records,
+        lambda record: record.sample_min_sin,
+        "min |sin θ|",
+        "The smallest |sin θ| between a layer's weight vectors and the data vectors of one image, averaged over the "
+        "images of a batch: the statistic of the paper's figures. Near 0 the two are nearly parallel, where P hardly "
+        "turns w.",
+        None,
+    )
+    share = _charts(
+        records,
+        lambda record: record.direction_share,
+        "direction",
+        "How much of a weight's gradient turns the weight vectors: the squared norm of its part across them, as a "
+        "share of the whole. The rest, the length gradient, stretches them. BatchNorm behind a layer leaves it none: "
+        "the output does not depend on the length of w.",
+        (0.0, 1.04),
+    )
+    return [
+        Section(f"{group.name}: angles", tuple(sin), level=3),
+        Section(f"{group.name}: direction and length of the gradients", tuple(share), level=3),
+    ]
+
+
+def _charts(
+    records: Mapping[str, Mapping[int, Sequence[AngleRecord]]],
+    value: Callable[[AngleRecord], float | None],
+    title: str,
+    caption: str,
+    limits: tuple[float, float] | None,
+) -> list[Block]:
+    """A statistic over training, a panel a layer; for more layers than one also at the end, by depth."""
+    layers = list(
+        dict.fromkeys(
+            record.name for runs in records.values() for found in runs.values() for record in found if record.training
+        )
+    )
+    values: dict[str, dict[str, dict[int, dict[float, float]]]] = {}
+    for product, runs in records.items():
+        for seed, found in runs.items():
+            for record in found:
+                if record.training and (here := value(record)) is not None:
+                    layer = values.setdefault(record.name, {})
+                    layer.setdefault(product, {}).setdefault(seed, {})[record.step] = here
+    known = [layer for layer in layers if layer in values]
+    if not known:
+        return [Paragraph("No run recorded it.")]
+    shown = _spread(known, PANELS)
+    blocks: list[Block] = []
+    if len(known) > 3:
+        depth = LinePanel(f"{title}, last recorded step", "layer", lines(_by_depth(known, values)), limits)
+        blocks.append(
+            Chart(f"{caption} By depth, at the last step that was recorded; layer 1 is {known[0]}.", (depth,))
+        )
+        caption = ""
+    some = f" {len(shown)} of {len(known)} layers, evenly spread." if len(shown) < len(known) else ""
+    panels = tuple(LinePanel(layer, "training step", lines(values[layer]), limits) for layer in shown)
+    blocks.append(Chart(f"{caption} Over training, a panel a layer.{some} {_BAND}".strip(), panels))
+    return blocks
+
+
+def _by_depth(
+    layers: Sequence[str], values: Mapping[str, Mapping[str, Mapping[int, Mapping[float, float]]]]
+) -> dict[str, dict[int, dict[float, float]]]:
+    found: dict[str, dict[int, dict[float, float]]] = {}
+    for depth, layer in enumerate(layers, start=1):
+        for product, seeds in values[layer].items():
+            for seed, steps in seeds.items():
+                found.setdefault(product, {}).setdefault(seed, {})[depth] = steps[max(steps)]
+    return found
+
+
+def _spread(layers: Sequence[str], count: int) -> list[str]:
+    """So many of the layers, the first and the last among them."""
+    if len(layers) <= count:
+        return list(layers)
+    return [layers[round(place * (len(layers) - 1) / (count - 1))] for place in range(count)]
+
+
+def _records(run: Run) -> list[AngleRecord]:
+    path = run.record.folder / ANGLES
+    if not path.exists():
+        return []
+    try:
+        return read_jsonl(path)
+    except (OSError, ValueError) as error:
+        raise InputError(str(error)) from None
+
+
+def _of_epochs(run: Run, key: str, scale: float) -> dict[float, float]:
+    """A number of every epoch, counted from 1; one that was not finite is a gap."""
+    found = ((epoch["epoch"] + 1, epoch[key]) for epoch in run.record.of("epoch"))
+    return {epoch: math.nan if value is None else scale * value for epoch, value in found}
+
+
+def _sample(values: Iterable[float]) -> Sample:
+    finite = [value for value in values if math.isfinite(value)]
+    return Sample.of(finite) if finite else Sample(0, math.nan, None)

@@ -1,0 +1,72 @@
+"""Where every number comes from: the runs, how they ended, and the commands that made them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from prproduct.classification.report.comparison import Group, Run
+from prproduct.classification.report.tables import machine
+from prproduct.lab.report.charts import display
+from prproduct.lab.report.content import Block, Code, Paragraph, Section, Table, Text, number, seconds_text
+
+_HEADER = ("product", "seed", "ended", "last, %", "selected, %", "time", "folder", "commit", "command", "machine")
+
+
+def runs(groups: Sequence[Group]) -> list[Section]:
+    """A table of the runs of each group, with the settings that they share."""
+    opening = Paragraph(
+        "All runs that were found. Those that are unfinished, diverged or repeat another are in no average. Folders "
+        "are named as they were given; a + behind a commit says that files had been changed since."
+    )
+    sections = [Section("Runs", (opening,))]
+    for group in groups:
+        ordered = sorted(group.runs, key=lambda run: (run.product, run.seed, str(run.record.folder)))
+        caption = f"{len(group.runs)} runs; {sum(run.counts for run in group.runs)} of them are averaged."
+        table = Table(caption, _HEADER, "lrlrrrllll", tuple(_row(run) for run in ordered))
+        blocks: tuple[Block, ...] = (Paragraph(_shared(group.settings)), table)
+        sections.append(Section(f"{group.name}: runs", blocks, level=3))
+    return sections
+
+
+def _row(run: Run) -> tuple[Text, ...]:
+    there = run.record.config["environment"]
+    versions = there.get("versions", {})
+    commit = there.get("commit")
+    short = "not recorded" if commit is None else commit[:10] + ("+" if commit.endswith("+") else "")
+    return (
+        display(run.product),
+        str(run.seed),
+        run.status,
+        number(run.error("last")),
+        _selected(run),
+        seconds_text(run.seconds),
+        Code(str(run.record.folder)),
+        Code(short),
+        Code(str(there.get("command", "not recorded"))),
+        f"{machine(run)}, torch {versions.get('torch', '?')}",
+    )
+
+
+def _selected(run: Run) -> str:
+    """The error of the epoch that was selected, and which one that was."""
+    end = run.record.of("end")
+    chosen = end[0]["selected"] if end else None
+    return "–" if chosen is None else f"{number(run.error('selected'))} (epoch {chosen['epoch'] + 1})"
+
+
+def _shared(settings: Mapping[str, Any]) -> Text:
+    """What all runs of a group share, in the order of the configuration."""
+    told = [
+        (key.replace("_", " "), value) for key, value in settings.items() if key not in ("fingerprint", "mean", "std")
+    ]
+    words = ", ".join(f"{key} {_written(value)}" for key, value in told)
+    return (f"They share: {words}; data fingerprint ", Code(str(settings["fingerprint"])), ".")
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return " and ".join(map(str, value)) or "none"
+    return f"{value:g}" if isinstance(value, float) else str(value)

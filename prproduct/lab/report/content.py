@@ -1,0 +1,218 @@
+"""What a report holds, before it is HTML or Markdown: sections of paragraphs, lists, tables and charts.
+
+Text is plain and escaped where it is written out, since names of folders and layers are whatever somebody chose; `Code`
+and `Strong` are the only markup.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Code:
+    """Text in a fixed-width font: a name, a command."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Strong:
+    """Text that the eye should find."""
+
+    text: str
+
+
+Inline = str | Code | Strong
+Text = Inline | tuple[Inline, ...]
+
+
+def pieces(text: Text) -> tuple[Inline, ...]:
+    """A text as a sequence of its parts.
+
+    >>> pieces("a"), pieces(("a", Code("b")))
+    (('a',), ('a', Code(text='b')))
+    """
+    return text if isinstance(text, tuple) else (text,)
+
+
+def plain(text: Text) -> str:
+    """A text without its markup.
+
+    >>> plain((Strong("no"), " spread"))
+    'no spread'
+    """
+    return "".join(piece if isinstance(piece, str) else piece.text for piece in pieces(text))
+
+
+@dataclass(frozen=True)
+class Paragraph:
+    """A paragraph; a note is set smaller."""
+
+    text: Text
+    note: bool = False
+
+
+@dataclass(frozen=True)
+class Bullets:
+    """A list."""
+
+    items: tuple[Text, ...]
+
+
+@dataclass(frozen=True)
+class Heading:
+    """A row of a table that says what the rows below it are about."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table; `align` has an l or an r for each column."""
+
+    caption: Text
+    header: tuple[str, ...]
+    align: str
+    rows: tuple[tuple[Text, ...] | Heading, ...]
+
+    def __post_init__(self) -> None:
+        for row in (self.header, self.align, *self.rows):
+            if not isinstance(row, Heading) and len(row) != len(self.header):
+                raise ValueError(f"a row has {len(row)} cells, the header has {len(self.header)}: {row}")
+
+
+@dataclass(frozen=True)
+class Line:
+    """One product's values over epochs or steps; NaN leaves a gap. `low` and `high` are the edges of its band."""
+
+    product: str
+    x: tuple[float, ...]
+    y: tuple[float, ...]
+    low: tuple[float, ...] = ()
+    high: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class LinePanel:
+    """Lines in one pair of axes."""
+
+    title: str
+    x_label: str
+    lines: tuple[Line, ...]
+    limits: tuple[float, float] | None = None  # of the vertical axis
+
+    @property
+    def products(self) -> tuple[str, ...]:
+        """Whose values it shows."""
+        return tuple(line.product for line in self.lines)
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Single differences, their mean, and its confidence interval if there is one."""
+
+    label: str
+    product: str
+    points: tuple[float, ...]
+    mean: float
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True)
+class IntervalPanel:
+    """Differences below each other, beside a line at 0."""
+
+    title: str
+    x_label: str
+    intervals: tuple[Interval, ...]
+
+    @property
+    def products(self) -> tuple[str, ...]:
+        """Whose values it shows."""
+        return tuple(interval.product for interval in self.intervals)
+
+
+Panel = LinePanel | IntervalPanel
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Panels that share a legend."""
+
+    caption: Text
+    panels: tuple[Panel, ...]
+
+    @property
+    def products(self) -> tuple[str, ...]:
+        """Whose values it shows, each once."""
+        return tuple(dict.fromkeys(product for panel in self.panels for product in panel.products))
+
+
+Block = Paragraph | Bullets | Table | Chart
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading and what stands under it; `level` 3 is a part of the section before."""
+
+    title: str
+    blocks: tuple[Block, ...]
+    level: int = 2
+
+
+def charts(sections: Sequence[Section]) -> Iterator[Chart]:
+    """All charts, in order."""
+    for section in sections:
+        yield from (block for block in section.blocks if isinstance(block, Chart))
+
+
+def number(value: float | None, digits: int = 2, *, sign: bool = False) -> str:
+    """A number with a true minus sign; a dash where there is none.
+
+    >>> number(-0.274), number(0.2, sign=True), number(None), number(-0.001, sign=True)
+    ('−0.27', '+0.20', '–', '0.00')
+    """
+    if value is None or not math.isfinite(value):
+        return "–"
+    rounded = f"{value:.{digits}f}"
+    if not float(rounded):
+        return rounded.removeprefix("-")
+    return (("+" if sign and value > 0 else "") + rounded).replace("-", "−")
+
+
+def p_text(value: float | None) -> str:
+    """A p value, as exact as it deserves.
+
+    >>> p_text(0.04231), p_text(0.31), p_text(0.00002), p_text(None)
+    ('0.042', '0.31', '< 0.001', '–')
+    """
+    if value is None:
+        return "–"
+    if value < 0.001:
+        return "< 0.001"
+    return f"{value:.3f}" if value < 0.1 else f"{value:.2f}"
+
+
+def plus_minus(mean: float, std: float | None, digits: int = 2) -> str:
+    """A mean and its deviation.
+
+    >>> plus_minus(6.234, 0.1), plus_minus(6.234, None)
+    ('6.23 ± 0.10', '6.23')
+    """
+    return number(mean, digits) if std is None else f"{number(mean, digits)} ± {number(std, digits)}"
+
+
+def seconds_text(seconds: float) -> str:
+    """A time that people can grasp.
+
+    >>> seconds_text(4.24), seconds_text(71), seconds_text(7380)
+    ('4.2 s', '1 min 11 s', '2 h 3 min')
+    """
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"

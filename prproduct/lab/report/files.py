@@ -1,0 +1,115 @@
+"""Where reports come from and go to: runs found in folders, and a page written whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from prproduct.lab import runs
+from prproduct.lab.errors import InputError
+from prproduct.lab.files import replace_durably, writing
+from prproduct.lab.report.content import Section, Text
+from prproduct.lab.report.markdown import markdown
+from prproduct.lab.report.page import html
+from prproduct.lab.runs import CONFIG, FORMAT, Record
+
+SUFFIXES = (".html", ".htm", ".md")
+
+
+def find(places: Iterable[str | Path]) -> list[Record]:
+    """The runs that places are or hold, at any depth, each once and in the order of their names."""
+    found: dict[Path, Path] = {}
+    for place in map(Path, places):
+        if not place.is_dir():
+            raise InputError(f"{place}: no such folder; give the folder of a run, or one that holds runs")
+        folders = [place] if (place / CONFIG).exists() else _below(place)
+        if not folders:
+            raise InputError(f"{place}: there is no run in it; a run is a folder with a {CONFIG} of prproduct's")
+        for folder in folders:
+            found.setdefault(folder.resolve(), folder)
+    if not found:
+        raise InputError("no run was given; name the folder of a run, or one that holds runs")
+    return [_read(folder) for folder in sorted(found.values())]
+
+
+def lead(records: Sequence[Record]) -> str:
+    """The line below the title.
+
+    >>> lead([])
+    '0 runs, 0 of them finished'
+    """
+    finished = sum(record.finished for record in records)
+    return f"{len(records)} run{'s' * (len(records) != 1)}, {finished} of them finished"
+
+
+def check_target(target: str | Path) -> Path:
+    """The file a report is to be written to, if it can be."""
+    target = Path(target)
+    if target.suffix.lower() not in SUFFIXES:
+        raise InputError(f"{target}: a report is written as {', '.join(SUFFIXES)}; choose a name that ends so")
+    if target.is_dir():
+        raise InputError(f"{target}: is a folder; give the name of a file")
+    if not target.parent.is_dir():
+        raise InputError(f"{target.parent}: no such folder; make it, or choose another place for the report")
+    return target
+
+
+def write(title: str, lead: Text, sections: Sequence[Section], target: str | Path) -> None:
+    """Write a report as HTML, or as Markdown with its charts in a folder beside it, by the target's ending."""
+    target = check_target(target)
+    if target.suffix.lower() != ".md":
+        _replace(target, html(title, lead, sections))
+        return
+    folder = target.with_name(f"{target.stem}-figures")
+    text, charts = markdown(title, lead, sections, folder.name)
+    if charts:
+        with writing(folder):
+            folder.mkdir(exist_ok=True)
+    for name, svg in charts.items():
+        _replace(folder / name, svg)
+    _replace(target, text)  # last: what it shows is there
+
+
+def _replace(path: Path, text: str) -> None:
+    # A folder's name may hold bytes that are no UTF-8; they are shown as question marks.
+    try:
+        with writing(path):
+            replace_durably(path, text.encode("utf-8", "replace"))
+    except BaseException:
+        with contextlib.suppress(OSError):
+            path.with_name(f".{path.name}.writing").unlink()
+        raise
+
+
+def _below(place: Path) -> list[Path]:
+    """The runs in a folder; nothing is looked for inside of a run."""
+    folders = []
+    for name, inner, files in os.walk(place):
+        if CONFIG in files and _is_run(Path(name)):
+            folders.append(Path(name))
+            inner.clear()
+    return folders
+
+
+def _is_run(folder: Path) -> bool:
+    """Other programs have files of that name, too; one that is broken is somebody's run and is read, and so named."""
+    try:
+        config = json.loads((folder / CONFIG).read_bytes())
+    except (OSError, ValueError):
+        return True
+    return isinstance(config, dict) and {"format", "task", "config"} <= config.keys()
+
+
+def _read(folder: Path) -> Record:
+    record = runs.read(folder)
+    missing = [key for key in ("format", "task", "config", "data", "environment") if key not in record.config]
+    if missing:
+        raise InputError(f"{folder / CONFIG}: is not that of a run, it has no {missing[0]}; give the folder of a run")
+    if record.config["format"] != FORMAT:
+        raise InputError(
+            f"{folder / CONFIG}: has format {record.config['format']!r}, this version of prproduct reads {FORMAT}"
+        )
+    return record

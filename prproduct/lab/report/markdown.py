@@ -1,0 +1,86 @@
+"""A report as Markdown: the same content, with its charts as SVG files in a folder beside it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from prproduct.lab.report import content
+from prproduct.lab.report.charts import chart_svg, styles
+from prproduct.lab.report.content import Block, Bullets, Chart, Code, Heading, Paragraph, Section, Strong, Table, Text
+
+
+def markdown(title: str, lead: Text, sections: Sequence[Section], folder: str) -> tuple[str, dict[str, str]]:
+    """The text, and the charts it shows by their names in `folder`.
+
+    >>> text, charts = markdown("A_B", "two runs", [Section("What came out", (Paragraph("n*o*thing"),))], "figures")
+    >>> print(text, charts)
+    # A\\_B
+    <BLANKLINE>
+    two runs
+    <BLANKLINE>
+    ## What came out
+    <BLANKLINE>
+    n\\*o\\*thing
+     {}
+    """
+    known = styles(product for chart in content.charts(sections) for product in chart.products)
+    parts, charts = [f"# {escape(title)}", _text(lead)], dict[str, str]()
+    for section in sections:
+        parts.append(f"{'#' * section.level} {escape(section.title)}")
+        for block in section.blocks:
+            if isinstance(block, Chart):
+                name = f"{len(charts) + 1:02d}.svg"
+                charts[name] = chart_svg(block, known)
+                alt = escape(" · ".join(panel.title for panel in block.panels))
+                parts += [_text(block.caption), f"![{alt}](<{_link(folder)}/{name}>)"]
+            else:
+                parts.append(_block(block))
+    return "\n\n".join(parts) + "\n", charts
+
+
+def escape(text: str) -> str:
+    """Text that is nothing but text in Markdown, also in a table.
+
+    >>> escape("a|b_c <d>")
+    'a\\\\|b\\\\_c \\\\<d\\\\>'
+    """
+    return re.sub(r"([\\`*_\[\]<>|#&~$])", r"\\\1", " ".join(text.split("\n")))
+
+
+def _text(text: Text) -> str:
+    written = []
+    for piece in content.pieces(text):
+        if isinstance(piece, str):
+            written.append(escape(piece))
+        else:
+            written.append(_code(piece.text) if isinstance(piece, Code) else f"**{escape(piece.text)}**")
+    return "".join(written)
+
+
+def _code(text: str) -> str:
+    """Between more backticks than the text has in a row; a bar would end a table's cell even there."""
+    text = " ".join(text.split("\n")).replace("|", "\\|")
+    fence = "`" * (1 + max((len(run) for run in re.findall("`+", text)), default=0))
+    space = " " if "`" in text else ""
+    return f"{fence}{space}{text}{space}{fence}" if text else ""
+
+
+def _block(block: Block) -> str:
+    if isinstance(block, Paragraph):
+        return _text(block.text)
+    if isinstance(block, Bullets):
+        return "\n".join(f"- {_text(item)}" for item in block.items)
+    assert isinstance(block, Table)
+    rule = " | ".join("---:" if side == "r" else "---" for side in block.align)
+    rows = [" | ".join(map(_text, _cells(row, len(block.align)))) for row in block.rows]
+    lines = "\n".join(f"| {line} |" for line in [" | ".join(map(escape, block.header)), rule, *rows])
+    return f"{_text(block.caption)}\n\n{lines}"
+
+
+def _cells(row: tuple[Text, ...] | Heading, columns: int) -> tuple[Text, ...]:
+    return (Strong(row.text), *[""] * (columns - 1)) if isinstance(row, Heading) else row
+
+
+def _link(folder: str) -> str:
+    return folder.replace("\\", "\\\\").replace("<", "\\<").replace(">", "\\>")

@@ -1,0 +1,52 @@
+"""`prproduct report`: one page on runs of any task."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from prproduct.lab.errors import InputError
+from prproduct.lab.report import files
+from prproduct.lab.report.content import Section
+from prproduct.lab.runs import Record
+
+# The module of each task has TITLE, and `sections(records)`; only those that are asked for are loaded.
+TASKS = {"classifier": "prproduct.classification.report"}
+
+
+def report(
+    places: Annotated[list[Path], typer.Argument(metavar="RUNS...", help="folders of runs, or that hold runs")],
+    target: Annotated[Path, typer.Option("--output", "-o", help="the page: .html, or .md for Markdown")] = Path(
+        "report.html"
+    ),
+) -> None:
+    """Tables, statistics, curves and angles of runs, on one page that needs nothing else."""
+    target = files.check_target(target)
+    records = files.find(places)
+    title, sections = content(records)
+    files.write(title, files.lead(records), sections, target)
+    typer.echo(f"{target}: {files.lead(records)}")
+
+
+def content(records: Sequence[Record]) -> tuple[str, list[Section]]:
+    """The title and the sections of a report; with several tasks their names stand before the headings."""
+    by_task: dict[str, list[Record]] = {}
+    for record in records:
+        task = record.config["task"]
+        if task not in TASKS:
+            raise InputError(f"{record.folder}: its task is {task!r}; there are reports for {', '.join(TASKS)}")
+        by_task.setdefault(task, []).append(record)
+    modules = {task: importlib.import_module(TASKS[task]) for task in by_task}
+    if len(by_task) == 1:
+        (task,) = by_task
+        return modules[task].TITLE, modules[task].sections(by_task[task])
+    sections: list[Section] = []
+    for task, own in by_task.items():
+        for section in modules[task].sections(own):
+            sections.append(replace(section, title=f"{task}: {section.title}") if section.level == 2 else section)
+    return "The PR product, measured", sections

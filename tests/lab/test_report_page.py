@@ -1,0 +1,179 @@
+"""Pages: nothing that a name says is taken for markup, both formats say the same, and nothing is loaded from elsewhere."""
+
+import re
+from xml.etree import ElementTree
+
+import pytest
+
+from prproduct.lab.errors import InputError
+from prproduct.lab.report import content, files
+from prproduct.lab.report.charts import COLOURS, chart_svg, panel_svg, styles
+from prproduct.lab.report.content import (
+    Bullets,
+    Chart,
+    Code,
+    Heading,
+    Interval,
+    IntervalPanel,
+    Line,
+    LinePanel,
+    Paragraph,
+    Section,
+    Strong,
+    Table,
+)
+from prproduct.lab.report.markdown import markdown
+from prproduct.lab.report.page import html
+
+EVIL = '<script>alert("x")</script> & |`_*$\\frac{'
+LINES = LinePanel(EVIL, "epoch", (Line("pr", (1, 2, 3), (3.0, 2.0, float("nan")), (2.5, 1.5, 1.0), (3.5, 2.5, 2.0)),))
+INTERVALS = IntervalPanel("differences", "points", (Interval(EVIL, "tempered:0.5", (-0.2, 0.1), -0.05, -1.0, 0.9),))
+SECTIONS = [
+    Section(
+        f"Summary {EVIL}",
+        (
+            Paragraph((EVIL, Code(EVIL), Strong(EVIL))),
+            Bullets((EVIL, "two")),
+            Table(EVIL, ("name", EVIL), "lr", (Heading(EVIL), (Code(EVIL), "−0.27"))),
+            Chart(EVIL, (LINES, INTERVALS, LINES)),
+        ),
+    ),
+    Section(f"Summary {EVIL}", (Paragraph("of the same name", note=True),)),
+]
+
+
+@pytest.fixture(scope="module")
+def page():
+    return html(EVIL, EVIL, SECTIONS)
+
+
+def test_no_text_becomes_markup_anywhere_on_the_page(page):
+    assert "<script" not in page
+    assert page.count("&lt;script&gt;") >= 12
+    names = re.findall(r'id="([^"]*)"', page)
+    assert len(names) == len(set(names)), "two elements of one name: a clip path would cut another chart"
+
+
+def test_the_page_asks_for_nothing_from_elsewhere(page):
+    addresses = re.findall(r'(?:src|href|xlink:href|url)\s*[=(]\s*"?([^")\s>]+)', page)
+    assert addresses
+    assert all(address.startswith(("#", "data:,")) for address in addresses), addresses
+    assert "@import" not in page
+
+
+def test_charts_keep_their_text_and_take_their_colours_from_the_page():
+    svg = panel_svg(LINES, styles(["pr"]), "a")
+    texts = ["".join(node.itertext()) for node in ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")]
+    assert EVIL in texts, "a dollar sign began a formula"
+    assert "epoch" in texts
+    assert "var(--red)" in svg
+    assert not [colour for colour in COLOURS if colour.light in svg]
+    assert not re.search(r"#[0-9a-f]{6}", svg)
+
+
+def test_a_chart_in_a_file_of_its_own_is_whole_xml_with_its_legend_and_colours():
+    drawn = chart_svg(Chart("", (LINES, INTERVALS)), styles(["pr", "tempered:0.5"]))
+    texts = [
+        "".join(node.itertext()) for node in ElementTree.fromstring(drawn).iter("{http://www.w3.org/2000/svg}text")
+    ]
+    assert {"PR", "tempered:0.5"} <= set(texts)
+    assert "--red:" in drawn
+
+
+def test_a_product_looks_the_same_on_every_page_and_unlike_all_others():
+    few, many = styles(["pr"]), styles(["pr", "p", "tempered:0.5", "tempered:0.9", "mine"])
+    assert few["pr"] == many["pr"]
+    assert len(set(many.values())) == len(many)
+
+
+def test_both_formats_hold_every_text_and_number():
+    sections = [
+        Section(
+            "Results",
+            (
+                Paragraph(("plain ", Code("code"), Strong(" strong"))),
+                Bullets(("first", "second")),
+                Table("caption", ("product", "error"), "lr", (Heading("group"), ("PR", "6.23 ± 0.10"))),
+                Chart("of errors", (LinePanel("test error", "epoch", (Line("pr", (1,), (2.0,)),)),)),
+            ),
+        )
+    ]
+    text, charts = markdown("Title", "lead", sections, "figures")
+    page = html("Title", "lead", sections)
+    words = [
+        "Title",
+        "lead",
+        "Results",
+        "plain",
+        "code",
+        "strong",
+        "first",
+        "second",
+        "caption",
+        "group",
+        "6.23 ± 0.10",
+    ]
+    for word in [*words, "of errors", "product"]:
+        assert word in text, word
+        assert word in page, word
+    assert list(charts) == ["01.svg"]
+    assert "![test error](<figures/01.svg>)" in text
+    assert "| product | error |\n| --- | ---: |\n| **group** |  |\n| PR | 6.23 ± 0.10 |" in text
+
+
+def test_markdown_escapes_what_would_be_markup_and_keeps_a_table_in_its_columns():
+    table = Table("c", ("a", "b"), "ll", ((Code("x|`y`"), "1|2_3"),))
+    text, _ = markdown("t", "", [Section("s", (table,))], "f")
+    assert "| `` x\\|`y` `` | 1\\|2\\_3 |" in text
+    assert "\\<script\\>" in markdown("t", EVIL, [], "f")[0]
+
+
+def test_a_row_that_does_not_fit_its_table_is_refused():
+    with pytest.raises(ValueError, match="2 cells, the header has 1"):
+        Table("", ("a",), "l", (("1", "2"),))
+
+
+def test_numbers_have_true_signs_and_what_is_missing_is_a_dash():
+    assert content.number(float("nan")) == content.number(None) == "–"
+    assert content.number(-1.0, sign=True) == "−1.00"
+    assert content.p_text(0.0) == "< 0.001"
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("report.pdf", "a report is written as .html, .htm, .md"),
+        ("report", "a report is written as"),
+        ("folder.html", "is a folder; give the name of a file"),
+        ("nowhere/report.html", "nowhere: no such folder"),
+    ],
+)
+def test_a_target_that_cannot_be_is_one_line(tmp_path, name, line):
+    (tmp_path / "folder.html").mkdir()
+    with pytest.raises(InputError, match=line) as error:
+        files.write("t", "l", SECTIONS[1:], tmp_path / name)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["report.html", "report.md"])
+def test_a_full_disk_leaves_the_old_report_and_nothing_half_written(tmp_path, monkeypatch, name):
+    target = tmp_path / name
+    target.write_text("the old one")
+
+    def full(path, data):
+        path.write_bytes(data[:10])
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("prproduct.lab.files.write_durably", full)
+    with pytest.raises(InputError, match=r"cannot be written \(No space left on device\)"):
+        files.write("t", "l", SECTIONS[1:], target)
+    assert target.read_text() == "the old one"
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_markdown_is_written_with_its_charts_beside_it(tmp_path):
+    panel = LinePanel("error", "epoch", (Line("p", (1, 2), (2.0, 1.0)),))
+    files.write("t", "l", [Section("s", (Chart("c", (panel,)),))], tmp_path / "my report.md")
+    text = (tmp_path / "my report.md").read_text()
+    (link,) = re.findall(r"\]\(<(.*)>\)", text)
+    ElementTree.parse(tmp_path / link)
