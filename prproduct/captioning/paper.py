@@ -56,7 +56,7 @@ TABLE_3 = (
     Method("PR, the paper's", TABLE_2["rl"]["pr"], rl=True),
 )
 
-# Table 4: COCO's evaluation server, without SPICE; of each metric the number with 5 references (C5), then with 40 (C40).
+# Table 4: COCO's evaluation server, without SPICE; of each metric the number with 5 references, then with 40.
 SERVER_METRICS = METRICS[:-1]
 REFERENCES = ("C5", "C40")
 # fmt: off

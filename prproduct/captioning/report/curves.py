@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from prproduct.captioning.report.stages import BASELINE, Group, Run, Stage
 from prproduct.lab.report.charts import display
-from prproduct.lab.report.content import Block, Chart, Folded, LinePanel, Section, Table, number
+from prproduct.lab.report.content import Block, Chart, Folded, Line, LinePanel, Section, Table, number
 from prproduct.lab.report.origin import angles_of
 from prproduct.lab.report.series import BAND, lines
 from prproduct.probe import AngleRecord
@@ -62,7 +62,7 @@ def training(group: Group) -> list[Section]:
     return found
 
 
-def _lines(stage: Stage, key: str, scale: float):  # type: ignore[no-untyped-def]
+def _lines(stage: Stage, key: str, scale: float) -> tuple[Line, ...]:
     return lines(
         {
             product: {seed: _of_epochs(run, key, scale) for seed, run in runs.items()}

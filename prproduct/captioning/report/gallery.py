@@ -61,11 +61,9 @@ def _cards(group: Group, chosen: Sequence[Example], thumbnails: dict[ImageId, by
                 said.append((f"{display(product)}, {stage.name}", captions))
     cards = []
     for example in chosen if said else []:
-        people: list[tuple[str, Text]] = [
-            ("people" if place == 0 else "", reference) for place, reference in enumerate(example.references)
-        ]
+        people: list[tuple[str, Text]] = [("people", reference) for reference in example.references]
         ours: list[tuple[str, Text]] = [
-            (label, Strong(captions[example.image])) for label, captions in said if example.image in captions
+            (label, Strong(captions[example.image] or "(no word)")) for label, captions in said if example.image in captions
         ]
         cards.append(Card(f"{example.file} ({example.image})", (*people, *ours), thumbnails.get(example.image)))
     return cards

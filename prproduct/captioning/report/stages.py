@@ -10,6 +10,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -261,7 +262,7 @@ def _captions(record: Record) -> str:
     except ValueError:
         words = []
     if words[1:3] in (["train", "captioner"], ["reproduce", "captions"]):
-        values = [b for a, b in zip(words, words[1:], strict=False) if a == "--captions"]
+        values = [b for a, b in pairwise(words) if a == "--captions"]
         values += [word.removeprefix("--captions=") for word in words if word.startswith("--captions=")]
         return Path(values[-1]).name if values else "world"
     return f"captions {record.config['data'].get('captions', '?')}"

@@ -96,7 +96,7 @@ def _reinforced(group: Group) -> list[Text]:
                 step = number(after.mean - before.mean, 1, sign=True)
                 changes.append(f"{display(product)} from {number(before.mean, 1)} to {number(after.mean, 1)} ({step})")
         if changes:
-            found.append((Strong(f"{_place(later)} changed test CIDEr: "), f"{', '.join(changes)}."))
+            found.append((Strong(f"{_place(later)} changed test CIDEr:"), f" {', '.join(changes)}."))
     return found
 
 
