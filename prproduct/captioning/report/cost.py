@@ -20,7 +20,7 @@ def cost(groups: Sequence[Group]) -> Section:
     rows: list[tuple[Text, ...] | Heading] = []
     for group in groups:
         for stage in (stage for stage in group.stages if stage.counted):
-            rows.append(Heading(f"{group.name}: {stage.name}"))
+            rows.append(Heading(group.titled(stage.name)))
             rows += _rows(stage)
     caption = (
         "Wall time of a run, mean over runs; and of a training step: the median over all epochs but each run's first, "

@@ -58,7 +58,7 @@ def training(group: Group) -> list[Section]:
                 " The loss of REINFORCE is no measure of success: rewards are compared with a baseline that rises with "
                 "them."
             )
-        found.append(Section(f"{group.name}: {stage.name}", (Chart(caption, panels),), level=3))
+        found.append(Section(group.titled(stage.name), (Chart(caption, panels),), level=3))
     return found
 
 
@@ -94,7 +94,7 @@ def angles(group: Group) -> list[Section]:
         if others:
             chart = Chart("Layers that the paper's appendix does not plot.", _panels(values, others, OTHERS))
             blocks.append(Folded("The other layers", (chart,)))
-        found.append(Section(f"{group.name}: angles in {stage.name}", tuple(blocks), level=3))
+        found.append(Section(group.titled(f"angles in {stage.name}"), tuple(blocks), level=3))
     return found
 
 

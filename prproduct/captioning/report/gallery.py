@@ -36,7 +36,7 @@ def gallery(groups: Sequence[Group], pictures: Path | None = None) -> list[Secti
             )
             folded = [Folded(f"{len(cards) - SHOWN} more", tuple(cards[SHOWN:]))] if len(cards) > SHOWN else []
             blocks: tuple[Block, ...] = (opening, *cards[:SHOWN], *folded)
-            sections.append(Section(f"{group.name}: examples", blocks, level=3))
+            sections.append(Section(group.name, blocks, level=3))
     if sections:
         said = [Paragraph(f"No picture of {name}: {reason}", note=True) for name, reason in unread]
         sections.insert(0, Section("Examples", tuple(said)))
@@ -63,7 +63,9 @@ def _cards(group: Group, chosen: Sequence[Example], thumbnails: dict[ImageId, by
     for example in chosen if said else []:
         people: list[tuple[str, Text]] = [("people", reference) for reference in example.references]
         ours: list[tuple[str, Text]] = [
-            (label, Strong(captions[example.image] or "(no word)")) for label, captions in said if example.image in captions
+            (label, Strong(captions[example.image] or "(no word)"))
+            for label, captions in said
+            if example.image in captions
         ]
         cards.append(Card(f"{example.file} ({example.image})", (*people, *ours), thumbnails.get(example.image)))
     return cards

@@ -24,6 +24,10 @@ PHASES = {"xe": "cross-entropy", "rl": "REINFORCE"}
 _FIRST = {BASELINE: 0, "r": 1, "pr": 2}  # the order of the paper's table; others by name
 _OF_AN_EPOCH = ("epoch", "step", "train_loss", "validation_loss", "validation_cider", "time")
 _NOT_SHARED = ("product", "seed", "phase")
+_IDLE = {  # what a phase does not use
+    "xe": ("baseline", "candidates", "samples"),
+    "rl": ("captions", "feedback_step", "feedback_every", "feedback_limit", "dropout"),
+}
 
 
 @dataclass(frozen=True)
@@ -116,6 +120,11 @@ class Group:
     data: Mapping[str, Any]
     settings: Mapping[str, Any]  # of cross-entropy
     stages: tuple[Stage, ...]
+    alone: bool = False  # on its page: then headings need not name it
+
+    def titled(self, title: str) -> str:
+        """A heading of a part of it, or of a stage."""
+        return title[:1].upper() + title[1:] if self.alone else f"{self.name}: {title}"
 
     @property
     def runs(self) -> list[Run]:
@@ -181,7 +190,7 @@ def groups(records: Sequence[Record]) -> list[Group]:
             Stage(stage["phase"], label, stage, tuple(_once(inner[json.dumps(stage, sort_keys=True)])))
             for label, stage in zip(labels, settings, strict=True)
         )
-        found.append(Group(name, called, own["data"], own["settings"], stages))
+        found.append(Group(name, called, own["data"], own["settings"], stages, len(shared) == 1))
     return sorted(found, key=lambda group: group.name)
 
 
@@ -192,12 +201,10 @@ def _settings(record: Record) -> tuple[dict[str, Any], dict[str, Any]]:
         phase, product, seed = own["phase"], str(own["product"]), int(own["seed"])
         _ = own["hidden"], own["epochs"], data["words"], data["width"], PHASES[phase]
         if phase == "xe":
-            shared = {key: value for key, value in own.items() if key not in _NOT_SHARED}
+            shared = _shared(own)
             return {"settings": shared, "data": data}, {"phase": phase, **shared}
         start = record.config["start"]
-        first = {key: value for key, value in start["config"].items() if key not in _NOT_SHARED}
-        stage = {"phase": phase, "from": start["from"]}
-        stage |= {key: value for key, value in own.items() if key not in _NOT_SHARED}
+        first, stage = _shared(start["config"]), {"phase": phase, "from": start["from"], **_shared(own)}
         # A run that goes on from another product or seed is none of the usual kind.
         for key, here in (("product", product), ("seed", seed)):
             if start["config"][key] != here:
@@ -207,6 +214,12 @@ def _settings(record: Record) -> tuple[dict[str, Any], dict[str, Any]]:
             f"{record.folder / CONFIG}: is not that of a captioner's run ({error} is missing or wrong)"
         ) from None
     return {"settings": first, "data": data}, stage
+
+
+def _shared(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What the runs of a stage have in common."""
+    left_out = (*_NOT_SHARED, *_IDLE[config["phase"]])
+    return {key: value for key, value in config.items() if key not in left_out}
 
 
 def _status(record: Record) -> tuple[str, bool]:

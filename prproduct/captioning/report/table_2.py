@@ -42,7 +42,7 @@ def results(groups: Sequence[Group], found: Sequence[Comparison]) -> Section:
 def _table(judged: Sequence[Judged]) -> Table:
     rows: Rows = []
     for one in judged:
-        rows.append(Heading(f"{one.group.name}: {one.stage.name}; {one.search}"))
+        rows.append(Heading(_title(one)))
         for product, scores in one.scores.items():
             samples = [one.sample(product, column) for column in COLUMNS]
             ours = [plus_minus(sample.mean, sample.std, 1) if sample else "–" for sample in samples]
@@ -56,6 +56,10 @@ def _table(judged: Sequence[Judged]) -> Table:
         "validation CIDEr, unless a heading says otherwise."
     )
     return Table(caption, ("product", "", "n", *COLUMNS), "llr" + "r" * len(COLUMNS), tuple(rows))
+
+
+def _title(one: Judged) -> str:
+    return f"{one.group.titled(one.stage.name)}; {one.search}"
 
 
 def _reasons(judged: Sequence[Judged]) -> list[Block]:
@@ -78,7 +82,7 @@ def _differences(found: Sequence[Comparison]) -> Table:
     rows: Rows = []
     for comparison in found:
         one, product = comparison.judged, comparison.product
-        title = f"{one.group.name}: {one.stage.name}; {one.search}"
+        title = _title(one)
         if not any(isinstance(row, Heading) and row.text == title for row in rows):
             rows.append(Heading(title))
         ours = [one.difference(product, column) for column in COLUMNS]
@@ -105,7 +109,7 @@ def _tests(found: Sequence[Comparison]) -> list[Block]:
     for comparison in several:
         one, difference = comparison.judged, comparison.difference
         assert difference
-        name = f"{one.group.name}: {one.stage.name}"
+        name = one.group.titled(one.stage.name)
         between = f"{number(difference.low, 1, sign=True)} to {number(difference.high, 1, sign=True)}"
         mean, p_value, adjusted = number(difference.mean, 1, sign=True), difference.p_value, comparison.adjusted
         rows.append(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from prproduct.captioning.report.stages import PHASES, Group, Run
 from prproduct.lab.report.charts import display
-from prproduct.lab.report.content import Code, Paragraph, Section, Table, Text, number, seconds_text
+from prproduct.lab.report.content import Block, Code, Paragraph, Section, Table, Text, number, seconds_text
 from prproduct.lab.report.origin import commit, machine
 
 _HEADER = (
@@ -38,7 +38,8 @@ def runs(groups: Sequence[Group]) -> list[Section]:
             for run in sorted(stage.runs, key=lambda run: (run.product, run.seed, str(run.record.folder)))
         ]
         caption = f"{len(rows)} runs; {sum(run.counts for run in group.runs)} of them are averaged."
-        blocks = (*map(Paragraph, _shared(group)), Table(caption, _HEADER, "llrlrrrllll", tuple(rows)))
+        table = Table(caption, _HEADER, "llrlrrrllll", tuple(rows))
+        blocks: tuple[Block, ...] = (*(Paragraph(text) for text in _shared(group)), table)
         sections.append(Section(f"{group.name}: runs", blocks, level=3))
     return sections
 

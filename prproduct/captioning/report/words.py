@@ -19,6 +19,8 @@ def summary(groups: Sequence[Group], found: Sequence[Comparison]) -> Section:
     runs = [run for group in groups for run in group.runs]
     left = [run for run in runs if not run.counts]
     blocks: list[Block] = [Paragraph((Strong(_headline(groups, found)),))]
+    if len(groups) == 1:
+        blocks.append(Paragraph(f"All runs: {groups[0].name}."))
     items = [_line(comparison) for comparison in sorted(found, key=lambda one: one.product != "pr")]
     for group in groups:
         items += [*_reinforced(group), *_angles(group), *_costs(group)]
@@ -69,7 +71,7 @@ def _headline(groups: Sequence[Group], found: Sequence[Comparison]) -> str:
 
 def _line(comparison: Comparison) -> Text:
     one, difference = comparison.judged, comparison.difference
-    title = Strong(f"{display(comparison.product)}, {_place(one)}: {verdict(comparison)}.")
+    title = Strong(f"{_place(one)}, {display(comparison.product)}: {verdict(comparison)}.")
     if difference is None:
         return (title, " No seed has the CIDEr of both products.")
     numbers = f" Test CIDEr {_mean(one, comparison.product)}, P's {_mean(one, BASELINE)}; "
@@ -109,7 +111,7 @@ def _angles(group: Group) -> list[Text]:
         both = [means for means in both if BASELINE in means and "pr" in means]
         if both:
             larger = sum(means["pr"] > means[BASELINE] for means in both)
-            title = Strong(f"Angles, {group.name}, {stage.name}:")
+            title = Strong(group.titled(f"angles in {stage.name}:"))
             text = (
                 f" min |sin θ| ends larger under PR than under P in {larger} of {len(both)} parts; the paper: in most."
             )
@@ -122,7 +124,7 @@ def _costs(group: Group) -> list[Text]:
     for stage in group.stages:
         told = [*_ratio(stage), *_reward(stage)]
         if told:
-            found.append((Strong(f"Cost, {group.name}, {stage.name}:"), f" {'; '.join(told)}."))
+            found.append((Strong(group.titled(f"cost of {stage.name}:")), f" {'; '.join(told)}."))
     return found
 
 
@@ -137,7 +139,7 @@ def _reward(stage: Stage) -> list[str]:
 
 
 def _place(one: Judged) -> str:
-    return f"{one.group.name}, {one.stage.name}"
+    return one.group.titled(one.stage.name)
 
 
 def _mean(one: Judged, product: str) -> str:
