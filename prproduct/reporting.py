@@ -16,7 +16,7 @@ from prproduct.lab.report.content import Section
 from prproduct.lab.runs import Record
 
 # The module of each task has TITLE, and `sections(records)`; only those that are asked for are loaded.
-TASKS = {"classifier": "prproduct.classification.report"}
+TASKS = {"classifier": "prproduct.classification.report", "captioner": "prproduct.captioning.report"}
 
 
 def report(
@@ -24,16 +24,20 @@ def report(
     target: Annotated[Path, typer.Option("--output", "-o", help="the page: .html, or .md for Markdown")] = Path(
         "report.html"
     ),
+    pictures: Annotated[
+        Path | None,
+        typer.Option(help="a folder or zip archive of pictures, for examples of captions", show_default=False),
+    ] = None,
 ) -> None:
     """Tables, statistics, curves and angles of runs, on one page that needs nothing else."""
     target = files.check_target(target)
     records = files.find(places)
-    title, sections = content(records)
+    title, sections = content(records, pictures)
     files.write(title, files.lead(records), sections, target)
     typer.echo(f"{target}: {files.lead(records)}")
 
 
-def content(records: Sequence[Record]) -> tuple[str, list[Section]]:
+def content(records: Sequence[Record], pictures: Path | None = None) -> tuple[str, list[Section]]:
     """The title and the sections of a report; with several tasks their names stand before the headings."""
     by_task: dict[str, list[Record]] = {}
     for record in records:
@@ -42,11 +46,15 @@ def content(records: Sequence[Record]) -> tuple[str, list[Section]]:
             raise InputError(f"{record.folder}: its task is {task!r}; there are reports for {', '.join(TASKS)}")
         by_task.setdefault(task, []).append(record)
     modules = {task: importlib.import_module(TASKS[task]) for task in by_task}
+    if pictures is not None and "captioner" not in by_task:
+        raise InputError("pictures are shown with captions, and no run is of a captioner; leave out --pictures")
+    options = {"captioner": {"pictures": pictures}}
+    by_part = {task: modules[task].sections(own, **options.get(task, {})) for task, own in by_task.items()}
     if len(by_task) == 1:
         (task,) = by_task
-        return modules[task].TITLE, modules[task].sections(by_task[task])
+        return modules[task].TITLE, by_part[task]
     sections: list[Section] = []
-    for task, own in by_task.items():
-        for section in modules[task].sections(own):
+    for task, own in by_part.items():
+        for section in own:
             sections.append(replace(section, title=f"{task}: {section.title}") if section.level == 2 else section)
     return "The PR product, measured", sections

@@ -2,6 +2,7 @@
 
 results/captions_test_results.json    [{"image_id": …, "caption": …}, …], ready to upload
 results/scores_test.json              how they were searched for, and what every metric gave
+results/examples_test.json            a few of the images with their references, for reports
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from prproduct.captioning import examples
 from prproduct.captioning.describing import Description, Search, describe
 from prproduct.captioning.metrics.score import METRICS, evaluate
 from prproduct.captioning.metrics.writing import replacing
@@ -31,6 +33,11 @@ def captions_file(folder: str | Path, split: str) -> Path:
 def scores_file(folder: str | Path, split: str) -> Path:
     """Where their scores lie."""
     return Path(folder) / FOLDER / f"scores_{split}.json"
+
+
+def examples_file(folder: str | Path, split: str) -> Path:
+    """Where a few images of a split lie with their references."""
+    return Path(folder) / FOLDER / f"examples_{split}.json"
 
 
 def write_results(
@@ -53,6 +60,7 @@ def write_results(
     images = material.captions.of(split)
     if not images:
         raise InputError(f"there are no images of the split {split} to caption")
+    examples.write(examples_file(folder, split), examples.choose(images))
     wanted = {"split": split, "epoch": which, "search": asdict(search), "data": dict(record.config["data"])}
     if scores_file(folder, split).exists():
         known = read_json(scores_file(folder, split))

@@ -19,7 +19,6 @@ from prproduct.lab.sweep import Plan, sweep
 from prproduct.lab.sweep.progress import Silent
 
 ray = pytest.importorskip("ray", reason="ray is not installed: pip install 'prproduct[ray]'")
-pytestmark = pytest.mark.filterwarnings("ignore:.*:FutureWarning:ray", "ignore:.*:ResourceWarning")
 
 PR = replace(SMALL, product="pr")
 

@@ -127,7 +127,7 @@ class Features(ABC):
             array = array.reshape(-1, array.shape[-1]).astype(np.float32)
             if not np.isfinite(array).all():
                 raise ValueError("values that are not finite")
-        except (OSError, TypeError, *DAMAGED) as error:
+        except (OSError, TypeError, AttributeError, *DAMAGED) as error:
             reason = " ".join(str(error).split()) or type(error).__name__
             raise InputError(f"{self.path}: features of image {image} cannot be read: {reason}") from None
         return array

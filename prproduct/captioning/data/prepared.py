@@ -122,8 +122,7 @@ def write(
     frequencies: Frequencies | None = None,
 ) -> CaptionSet:
     """Write a new folder, whole or not at all; frequencies are counted in the training captions unless given."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise InputError(f"{folder}: is there already; choose another folder, or remove this one")
+    check_new(folder)
     check(folder, described)
     captions = encode(described, vocabulary, longest)
     counted = captions.frequencies if frequencies is None else frequencies
@@ -140,6 +139,12 @@ def write(
             shutil.rmtree(temporary, ignore_errors=True)
             raise
     return captions
+
+
+def check_new(folder: Path) -> None:
+    """Refuse a folder that has something in it."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise InputError(f"{folder}: is there already; choose another folder, or remove this one")
 
 
 def read(folder: str | Path) -> CaptionSet:

@@ -24,7 +24,7 @@ def regions_of(picture: NDArray[np.uint8]) -> NDArray[np.float32]:
     >>> regions.shape, regions[0, -4:].tolist()  # the middle of the box and its size
     ((2, 112), [0.625, 0.234375, 0.3125, 0.15625])
     """
-    pixels = picture.astype(np.float32) / 255
+    pixels = (picture / 255).astype(np.float32)
     height, width = pixels.shape[:2]
     boxes = sorted(_boxes(np.ptp(pixels, axis=2) > COLOURED), key=lambda box: box[2])
     return np.stack([_vector(pixels, box) for box in (*boxes, (0, height, 0, width))])

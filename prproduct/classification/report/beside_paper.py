@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from prproduct.classification import paper
 from prproduct.classification.recipes import recipe
 from prproduct.classification.report.comparison import Group
-from prproduct.classification.report.tables import machine
 from prproduct.lab.report.charts import display
 from prproduct.lab.report.content import (
     Block,
@@ -20,6 +19,7 @@ from prproduct.lab.report.content import (
     number,
     plus_minus,
 )
+from prproduct.lab.report.origin import machine
 from prproduct.lab.report.statistics import deviation_interval, pairs_needed
 
 _DATA = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
@@ -117,7 +117,7 @@ def _own_settings(group: Group) -> tuple[str, ...]:
     length = f"{epochs}, the full recipe" if epochs == usual else f"{epochs} of the recipe's {usual}"
     held_out = {"validation": "a tenth of the training images", "paper": "none"}
     seeds = ", ".join(str(len(group.counted.get(product, {}))) for product in ("p", "pr"))
-    machines = "; ".join(dict.fromkeys(machine(run) for runs in group.counted.values() for run in runs.values()))
+    machines = "; ".join(dict.fromkeys(machine(run.record) for runs in group.counted.values() for run in runs.values()))
     protocol = str(group.settings["protocol"])
     return group.name, length, seeds, held_out.get(protocol, protocol), "the last", machines
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from prproduct.classification.report.comparison import Group, Run
-from prproduct.lab.errors import InputError
-from prproduct.lab.report.content import Block, Chart, Line, LinePanel, Paragraph, Section
-from prproduct.lab.report.statistics import Sample
-from prproduct.lab.runs import ANGLES
-from prproduct.probe import AngleRecord, read_jsonl
+from prproduct.lab.report.content import Block, Chart, LinePanel, Paragraph, Section
+from prproduct.lab.report.origin import angles_of
+from prproduct.lab.report.series import BAND, lines
+from prproduct.probe import AngleRecord
 
 _CURVES = {
     "test_error": ("test error, %", 100.0),
@@ -19,9 +18,6 @@ _CURVES = {
     "train_loss": ("training loss", 1.0),
 }
 PANELS = 12  # of layers; a deeper network shows so many, evenly spread, and all of them by depth
-_BAND = "Lines are means over seeds, bands one standard deviation to each side."
-
-Values = Mapping[str, Mapping[int, Mapping[float, float]]]  # product → seed → epoch or step → value
 
 
 def training(group: Group) -> Chart:
@@ -33,33 +29,14 @@ def training(group: Group) -> Chart:
             for product, runs in group.counted.items()
         }
         panels.append(LinePanel(title, "epoch", lines(values)))
-    caption = f"{_BAND} Training error and loss are those seen while training, on images as they were augmented."
+    caption = f"{BAND} Training error and loss are those seen while training, on images as they were augmented."
     return Chart(caption, tuple(panels))
-
-
-def lines(values: Values) -> tuple[Line, ...]:
-    """Means over seeds, with a band of one deviation where there are several.
-
-    >>> lines({"pr": {0: {1: 2.0, 2: 1.0}, 1: {1: 4.0, 2: math.nan}}})
-    (Line(product='pr', x=(1, 2), y=(3.0, 1.0), low=(1.585..., 1.0), high=(4.414..., 1.0)),)
-    """
-    drawn = []
-    for product, seeds in values.items():
-        places = sorted({place for found in seeds.values() for place in found})
-        samples = [_sample(found.get(place, math.nan) for found in seeds.values()) for place in places]
-        mean = tuple(sample.mean for sample in samples)
-        deviation = [sample.std or 0.0 for sample in samples]
-        low = tuple(m - d for m, d in zip(mean, deviation, strict=True)) if any(deviation) else ()
-        high = tuple(m + d for m, d in zip(mean, deviation, strict=True)) if any(deviation) else ()
-        if places:
-            drawn.append(Line(product, tuple(places), mean, low, high))
-    return tuple(drawn)
 
 
 def angles(group: Group) -> list[Section]:
     """Angles and gradient parts of each layer, where runs recorded them."""
     records = {
-        product: {seed: found for seed, run in runs.items() if (found := _records(run))}
+        product: {seed: found for seed, run in runs.items() if (found := angles_of(run.record))}
         for product, runs in group.counted.items()
     }
     records = {product: found for product, found in records.items() if found}
@@ -122,7 +99,7 @@ def _charts(
         caption = ""
     some = f" {len(shown)} of {len(known)} layers, evenly spread." if len(shown) < len(known) else ""
     panels = tuple(LinePanel(layer, "training step", lines(values[layer]), limits) for layer in shown)
-    blocks.append(Chart(f"{caption} Over training, a panel a layer.{some} {_BAND}".strip(), panels))
+    blocks.append(Chart(f"{caption} Over training, a panel a layer.{some} {BAND}".strip(), panels))
     return blocks
 
 
@@ -144,22 +121,7 @@ def _spread(layers: Sequence[str], count: int) -> list[str]:
     return [layers[round(place * (len(layers) - 1) / (count - 1))] for place in range(count)]
 
 
-def _records(run: Run) -> list[AngleRecord]:
-    path = run.record.folder / ANGLES
-    if not path.exists():
-        return []
-    try:
-        return read_jsonl(path)
-    except (OSError, ValueError) as error:
-        raise InputError(str(error)) from None
-
-
 def _of_epochs(run: Run, key: str, scale: float) -> dict[float, float]:
     """A number of every epoch, counted from 1; one that was not finite is a gap."""
     found = ((epoch["epoch"] + 1, epoch[key]) for epoch in run.record.of("epoch"))
     return {epoch: math.nan if value is None else scale * value for epoch, value in found}
-
-
-def _sample(values: Iterable[float]) -> Sample:
-    finite = [value for value in values if math.isfinite(value)]
-    return Sample.of(finite) if finite else Sample(0, math.nan, None)

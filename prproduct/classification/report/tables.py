@@ -20,6 +20,7 @@ from prproduct.lab.report.content import (
     p_text,
     plus_minus,
 )
+from prproduct.lab.report.origin import machine
 from prproduct.lab.report.statistics import PairedDifference, Sample
 
 _MEANINGFUL_SIGNS = 6  # with fewer pairs the sign test cannot reach p < 0.05
@@ -118,7 +119,7 @@ def cost(groups: Sequence[Group]) -> Section:
         by_place: dict[str, dict[str, list[float]]] = {}
         for product, runs in group.counted.items():
             for run in runs.values():
-                by_place.setdefault(machine(run), {}).setdefault(product, []).extend(_whole_epochs(run))
+                by_place.setdefault(machine(run.record), {}).setdefault(product, []).extend(_whole_epochs(run))
         rows.append(Heading(group.name))
         for place, times in by_place.items():
             rows += _cost_rows(place, times)
@@ -144,16 +145,6 @@ def _whole_epochs(run: Run) -> list[float]:
     samples = [time["train_seconds"] * time["samples_per_second"] for time in times]
     whole = [time["train_seconds"] for time, count in zip(times, samples, strict=True) if count > 0.999 * max(samples)]
     return whole[1:] if len(whole) > 1 else whole
-
-
-def machine(run: Run) -> str:
-    """On what it was trained, in a few words."""
-    there = run.record.config["environment"]
-    hardware = there.get("hardware", {})
-    device, processes = hardware.get("device", "?"), hardware.get("processes", 1)
-    threads = there.get("threads", "?")
-    words = [str(there.get("processor", "?")), str(device), f"{threads} thread{'s' * (threads != 1)}"]
-    return ", ".join([*words, *([f"{processes} processes"] if processes != 1 else [])])
 
 
 def _error(sample: Sample | None) -> str:

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from prproduct.classification.report.comparison import Group, Run
-from prproduct.classification.report.tables import machine
 from prproduct.lab.report.charts import display
 from prproduct.lab.report.content import Block, Code, Paragraph, Section, Table, Text, number, seconds_text
+from prproduct.lab.report.origin import commit, machine
 
 _HEADER = ("product", "seed", "ended", "last, %", "selected, %", "time", "folder", "commit", "command", "machine")
 
@@ -32,8 +32,6 @@ def runs(groups: Sequence[Group]) -> list[Section]:
 def _row(run: Run) -> tuple[Text, ...]:
     there = run.record.config["environment"]
     versions = there.get("versions", {})
-    commit = there.get("commit")
-    short = "not recorded" if commit is None else commit[:10] + ("+" if commit.endswith("+") else "")
     return (
         display(run.product),
         str(run.seed),
@@ -42,9 +40,9 @@ def _row(run: Run) -> tuple[Text, ...]:
         _selected(run),
         seconds_text(run.seconds),
         Code(str(run.record.folder)),
-        Code(short),
+        Code(commit(run.record)),
         Code(str(there.get("command", "not recorded"))),
-        f"{machine(run)}, torch {versions.get('torch', '?')}",
+        f"{machine(run.record)}, torch {versions.get('torch', '?')}",
     )
 
 

@@ -1,4 +1,4 @@
-"""What a report holds, before it is HTML or Markdown: sections of paragraphs, lists, tables and charts.
+"""What a report holds, before it is HTML or Markdown: sections of paragraphs, lists, tables, charts and cards.
 
 Text is plain and escaped where it is written out, since names of folders and layers are whatever somebody chose; `Code`
 and `Strong` are the only markup.
@@ -152,7 +152,24 @@ class Chart:
         return tuple(dict.fromkeys(product for panel in self.panels for product in panel.products))
 
 
-Block = Paragraph | Bullets | Table | Chart
+@dataclass(frozen=True)
+class Card:
+    """Labelled lines about one thing, beside its picture if there is one."""
+
+    title: str
+    lines: tuple[tuple[str, Text], ...]
+    picture: bytes | None = None  # a JPEG
+
+
+@dataclass(frozen=True)
+class Folded:
+    """Blocks that are shown when somebody opens them."""
+
+    title: str
+    blocks: tuple[Paragraph | Bullets | Table | Chart | Card, ...]
+
+
+Block = Paragraph | Bullets | Table | Chart | Card | Folded
 
 
 @dataclass(frozen=True)
@@ -167,7 +184,9 @@ class Section:
 def charts(sections: Sequence[Section]) -> Iterator[Chart]:
     """All charts, in order."""
     for section in sections:
-        yield from (block for block in section.blocks if isinstance(block, Chart))
+        for block in section.blocks:
+            inner = block.blocks if isinstance(block, Folded) else (block,)
+            yield from (one for one in inner if isinstance(one, Chart))
 
 
 def number(value: float | None, digits: int = 2, *, sign: bool = False) -> str:

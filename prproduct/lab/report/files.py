@@ -58,26 +58,26 @@ def check_target(target: str | Path) -> Path:
 
 
 def write(title: str, lead: Text, sections: Sequence[Section], target: str | Path) -> None:
-    """Write a report as HTML, or as Markdown with its charts in a folder beside it, by the target's ending."""
+    """Write a report as HTML, or as Markdown with charts and pictures in a folder beside it, by the target's ending."""
     target = check_target(target)
     if target.suffix.lower() != ".md":
         _replace(target, html(title, lead, sections))
         return
     folder = target.with_name(f"{target.stem}-figures")
-    text, charts = markdown(title, lead, sections, folder.name)
-    if charts:
+    text, shown = markdown(title, lead, sections, folder.name)
+    if shown:
         with writing(folder):
             folder.mkdir(exist_ok=True)
-    for name, svg in charts.items():
-        _replace(folder / name, svg)
+    for name, content in shown.items():
+        _replace(folder / name, content)
     _replace(target, text)  # last: what it shows is there
 
 
-def _replace(path: Path, text: str) -> None:
+def _replace(path: Path, content: str | bytes) -> None:
     # A folder's name may hold bytes that are no UTF-8; they are shown as question marks.
     try:
         with writing(path):
-            replace_durably(path, text.encode("utf-8", "replace"))
+            replace_durably(path, content if isinstance(content, bytes) else content.encode("utf-8", "replace"))
     except BaseException:
         with contextlib.suppress(OSError):
             path.with_name(f".{path.name}.writing").unlink()

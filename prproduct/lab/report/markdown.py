@@ -1,20 +1,34 @@
-"""A report as Markdown: the same content, with its charts as SVG files in a folder beside it."""
+"""A report as Markdown: the same content, with its charts and pictures as files in a folder beside it."""
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Sequence
 
 from prproduct.lab.report import content
 from prproduct.lab.report.charts import chart_svg, styles
-from prproduct.lab.report.content import Block, Bullets, Chart, Code, Heading, Paragraph, Section, Strong, Table, Text
+from prproduct.lab.report.content import (
+    Block,
+    Bullets,
+    Card,
+    Chart,
+    Code,
+    Folded,
+    Heading,
+    Paragraph,
+    Section,
+    Strong,
+    Table,
+    Text,
+)
 
 
-def markdown(title: str, lead: Text, sections: Sequence[Section], folder: str) -> tuple[str, dict[str, str]]:
-    """The text, and the charts it shows by their names in `folder`.
+def markdown(title: str, lead: Text, sections: Sequence[Section], folder: str) -> tuple[str, dict[str, str | bytes]]:
+    """The text, and the charts and pictures it shows by their names in `folder`.
 
-    >>> text, charts = markdown("A_B", "two runs", [Section("What came out", (Paragraph("n*o*thing"),))], "figures")
-    >>> print(text, charts)
+    >>> text, shown = markdown("A_B", "two runs", [Section("What came out", (Paragraph("n*o*thing"),))], "figures")
+    >>> print(text, shown)
     # A\\_B
     <BLANKLINE>
     two runs
@@ -25,18 +39,35 @@ def markdown(title: str, lead: Text, sections: Sequence[Section], folder: str) -
      {}
     """
     known = styles(product for chart in content.charts(sections) for product in chart.products)
-    parts, charts = [f"# {escape(title)}", _text(lead)], dict[str, str]()
+    parts, shown = [f"# {escape(title)}", _text(lead)], dict[str, str | bytes]()
+
+    def show(alt: str, content: str | bytes) -> str:
+        name = f"{len(shown) + 1:02d}.{'svg' if isinstance(content, str) else 'jpg'}"
+        shown[name] = content
+        return f"![{escape(alt)}](<{_link(folder)}/{name}>)"
+
+    def add(block: Block) -> None:
+        if isinstance(block, Chart):
+            alt = " · ".join(panel.title for panel in block.panels)
+            parts.extend([_text(block.caption), show(alt, chart_svg(block, known))])
+        elif isinstance(block, Card):
+            parts.append(f"**{escape(block.title)}**")
+            if block.picture is not None:
+                parts.append(show(block.title, block.picture))
+            parts.append("\n".join(f"- {escape(label)}: {_text(text)}" for label, text in block.lines))
+        elif isinstance(block, Folded):
+            parts.append(f"<details><summary>{html.escape(block.title)}</summary>")
+            for one in block.blocks:
+                add(one)
+            parts.append("</details>")
+        else:
+            parts.append(_block(block))
+
     for section in sections:
         parts.append(f"{'#' * section.level} {escape(section.title)}")
         for block in section.blocks:
-            if isinstance(block, Chart):
-                name = f"{len(charts) + 1:02d}.svg"
-                charts[name] = chart_svg(block, known)
-                alt = escape(" · ".join(panel.title for panel in block.panels))
-                parts += [_text(block.caption), f"![{alt}](<{_link(folder)}/{name}>)"]
-            else:
-                parts.append(_block(block))
-    return "\n\n".join(parts) + "\n", charts
+            add(block)
+    return "\n\n".join(parts) + "\n", shown
 
 
 def escape(text: str) -> str:
@@ -66,12 +97,11 @@ def _code(text: str) -> str:
     return f"{fence}{space}{text}{space}{fence}" if text else ""
 
 
-def _block(block: Block) -> str:
+def _block(block: Paragraph | Bullets | Table) -> str:
     if isinstance(block, Paragraph):
         return _text(block.text)
     if isinstance(block, Bullets):
         return "\n".join(f"- {_text(item)}" for item in block.items)
-    assert isinstance(block, Table)
     rule = " | ".join("---:" if side == "r" else "---" for side in block.align)
     rows = [" | ".join(map(_text, _cells(row, len(block.align)))) for row in block.rows]
     lines = "\n".join(f"| {line} |" for line in [" | ".join(map(escape, block.header)), rule, *rows])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import html as escaping
 import re
 from collections.abc import Sequence
@@ -12,8 +13,10 @@ from prproduct.lab.report.charts import Style, display, panel_svg, styles, swatc
 from prproduct.lab.report.content import (
     Block,
     Bullets,
+    Card,
     Chart,
     Code,
+    Folded,
     Heading,
     IntervalPanel,
     Paragraph,
@@ -110,7 +113,21 @@ def _block(block: Block, known: dict[str, Style], key: str) -> str:
         return f"<p{' class=note' if block.note else ''}>{_text(block.text)}</p>"
     if isinstance(block, Bullets):
         return "<ul>\n" + "\n".join(f"<li>{_text(item)}</li>" for item in block.items) + "\n</ul>"
+    if isinstance(block, Card):
+        return _card(block)
+    if isinstance(block, Folded):
+        inner = "\n".join(_block(one, known, f"{key}-{place}") for place, one in enumerate(block.blocks))
+        return f"<details><summary>{escape(block.title)}</summary>\n{inner}\n</details>"
     return _table(block, key) if isinstance(block, Table) else _chart(block, known, key)
+
+
+def _card(card: Card) -> str:
+    lines = "\n".join(f"<dt>{escape(label)}</dt><dd>{_text(text)}</dd>" for label, text in card.lines)
+    shown = ""
+    if card.picture is not None:
+        content = base64.b64encode(card.picture).decode()
+        shown = f'<img src="data:image/jpeg;base64,{content}" alt="{escape(card.title)}">\n'
+    return f'<article class="card">\n{shown}<div><h4>{escape(card.title)}</h4>\n<dl>\n{lines}\n</dl></div>\n</article>'
 
 
 def _table(table: Table, key: str) -> str:

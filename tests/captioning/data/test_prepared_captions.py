@@ -338,6 +338,13 @@ def test_the_command_keeps_what_the_peers_files_say(tmp_path):
     assert prepared.read(tmp_path / "c").frequencies.counts == {(str(n),): 1 for n in range(6)} | {("1", "2"): 1}
 
 
+@pytest.mark.parametrize("option", ["--skip-empty", "--minimum-count=3", "--longest=5", "--rule=paper", "--tokens=own"])
+def test_options_that_the_peers_files_decide_are_refused_beside_them(tmp_path, capsys, option):
+    words, labels = cocotalk(tmp_path)
+    assert run("data", "captions", words, "--labels", labels, option, "-o", tmp_path / "c") == 2
+    assert "--labels goes with cocotalk.json alone" in capsys.readouterr().err
+
+
 def test_without_their_frequencies_ours_are_counted(tmp_path):
     assert peers.read(*cocotalk(tmp_path)).frequencies.counts["5", "0"] == 1
 

@@ -1,0 +1,162 @@
+"""The summary in plain words: what was compared, what came out, and whether it could be chance."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from prproduct.captioning.report.cost import share, step_seconds
+from prproduct.captioning.report.curves import PARTS, endings, series
+from prproduct.captioning.report.stages import BASELINE, Comparison, Group, Judged, Stage
+from prproduct.lab.report.charts import display
+from prproduct.lab.report.content import Block, Bullets, Paragraph, Section, Strong, Text, number, p_text
+from prproduct.lab.report.statistics import SIGNIFICANCE
+
+NBSP = "\u00a0"  # keeps a number and its unit on one line
+
+
+def summary(groups: Sequence[Group], found: Sequence[Comparison]) -> Section:
+    """What a reader should know who reads nothing else."""
+    runs = [run for group in groups for run in group.runs]
+    left = [run for run in runs if not run.counts]
+    blocks: list[Block] = [Paragraph((Strong(_headline(groups, found)),))]
+    if len(groups) == 1:
+        blocks.append(Paragraph(f"All runs: {groups[0].name}."))
+    items = [_line(comparison) for comparison in sorted(found, key=lambda one: one.product != "pr")]
+    for group in groups:
+        items += [*_reinforced(group), *_angles(group), *_costs(group)]
+    if items:
+        blocks.append(Bullets(tuple(items)))
+    if left:
+        several = "runs are" if len(left) > 1 else "run is"
+        blocks.append(
+            Paragraph(f"{len(left)} of {len(runs)} {several} left out of every average; the last section says why.")
+        )
+    if found:
+        blocks.append(Paragraph(_method(len(found)), note=True))
+    return Section("Summary", tuple(blocks))
+
+
+def verdict(comparison: Comparison) -> str:
+    """In a few words: better, worse, not shown, or why it cannot be said."""
+    difference = comparison.difference
+    if difference is None:
+        return "no pair"
+    if difference.n == 1:
+        return "one pair only"
+    if comparison.adjusted is None:
+        return "no spread"
+    if comparison.adjusted >= SIGNIFICANCE:
+        return "no difference shown"
+    return "significantly better" if difference.mean > 0 else "significantly worse"
+
+
+def _headline(groups: Sequence[Group], found: Sequence[Comparison]) -> str:
+    if not any(stage.counted for group in groups for stage in group.stages):
+        return "No run is finished, so there is nothing to compare yet."
+    if not any(True for group in groups for _ in group.judged()):
+        return "No run has scored test captions yet, so there is nothing to compare."
+    asked = [comparison for comparison in found if comparison.product == "pr"] or list(found)
+    if not asked:
+        return "Nothing can be compared: no product stands beside the inner product P in the same configuration."
+    name = "PR" if asked[0].product == "pr" else "the other product"
+    if not any(comparison.adjusted is not None for comparison in asked):
+        return f"Whether {name} captions better than the inner product P cannot be said: it takes at least two seeds."
+    verdicts = [verdict(comparison) for comparison in asked]
+    better, worse = verdicts.count("significantly better"), verdicts.count("significantly worse")
+    question = f"Does {name} caption better than the inner product P?"
+    if not better and not worse:
+        return f"{question} In none of {len(asked)} comparisons is a difference shown."
+    return f"{question} Significantly better in {better} of {len(asked)} comparisons, significantly worse in {worse}."
+
+
+def _line(comparison: Comparison) -> Text:
+    one, difference = comparison.judged, comparison.difference
+    title = Strong(f"{_place(one)}, {display(comparison.product)}: {verdict(comparison)}.")
+    if difference is None:
+        return (title, " No seed has the CIDEr of both products.")
+    numbers = f" Test CIDEr {_mean(one, comparison.product)}, P's {_mean(one, BASELINE)}; "
+    if difference.n == 1:
+        return (title, numbers, f"{_points(difference.mean)}. One pair does not tell chance from effect.")
+    if comparison.adjusted is None:
+        return (title, numbers, f"{_points(difference.mean)} in each of {difference.n} pairs.")
+    p_value = p_text(comparison.adjusted)
+    relation = p_value if p_value.startswith("<") else f"= {p_value}"
+    between = f"95 % interval {number(difference.low, 1, sign=True)} to {number(difference.high, 1, sign=True)}"
+    return (title, numbers, f"over {difference.n} pairs {_points(difference.mean)}, {between}, p {relation}.")
+
+
+def _reinforced(group: Group) -> list[Text]:
+    """What REINFORCE did to CIDEr, for each product that has both phases under the same search."""
+    judged = list(group.judged())
+    found: list[Text] = []
+    for later in (one for one in judged if one.stage.phase == "rl"):
+        first = next((one for one in judged if one.stage.phase == "xe" and one.search == later.search), None)
+        changes = []
+        for product in later.scores if first else ():
+            before, after = (one.sample(product, "CIDEr") for one in (first, later) if one)
+            if before and after:
+                step = number(after.mean - before.mean, 1, sign=True)
+                changes.append(f"{display(product)} from {number(before.mean, 1)} to {number(after.mean, 1)} ({step})")
+        if changes:
+            found.append((Strong(f"{_place(later)} changed test CIDEr:"), f" {', '.join(changes)}."))
+    return found
+
+
+def _angles(group: Group) -> list[Text]:
+    """In how many parts min |sin θ| ends larger under PR than under P, which is what the paper saw in most."""
+    found: list[Text] = []
+    for stage in group.stages:
+        values = series(stage)
+        both = [endings(values, part) for part in PARTS if part in values]
+        both = [means for means in both if BASELINE in means and "pr" in means]
+        if both:
+            larger = sum(means["pr"] > means[BASELINE] for means in both)
+            title = Strong(group.titled(f"angles in {stage.name}:"))
+            text = (
+                f" min |sin θ| ends larger under PR than under P in {larger} of {len(both)} parts; the paper: in most."
+            )
+            found.append((title, text))
+    return found
+
+
+def _costs(group: Group) -> list[Text]:
+    found: list[Text] = []
+    for stage in group.stages:
+        told = [*_ratio(stage), *_reward(stage)]
+        if told:
+            found.append((Strong(group.titled(f"cost of {stage.name}:")), f" {'; '.join(told)}."))
+    return found
+
+
+def _ratio(stage: Stage) -> list[str]:
+    ours, base = (step_seconds(list(stage.counted.get(product, {}).values())) for product in ("pr", BASELINE))
+    return [f"a training step of PR took {number(ours / base)} times as long as one of P"] if ours and base else []
+
+
+def _reward(stage: Stage) -> list[str]:
+    spent = share([run for runs in stage.counted.values() for run in runs.values()], "reward_seconds")
+    return [] if spent is None else [f"the reward took {number(100 * spent, 1)}{NBSP}% of the training time"]
+
+
+def _place(one: Judged) -> str:
+    return one.group.titled(one.stage.name)
+
+
+def _mean(one: Judged, product: str) -> str:
+    sample = one.sample(product, "CIDEr")
+    return "–" if sample is None else f"{number(sample.mean, 1)} (n{NBSP}={NBSP}{sample.n})"
+
+
+def _points(mean: float) -> str:
+    if not float(f"{mean:.1f}"):
+        return "no difference to one decimal"
+    return f"{number(abs(mean), 1)} points {'higher' if mean > 0 else 'lower'}"
+
+
+def _method(tests: int) -> str:
+    corrected = f", corrected for {tests} comparisons by Holm's method" if tests > 1 else ""
+    return (
+        "Products are judged by the CIDEr of test captions, in percent as the paper gives it. Runs are paired by their "
+        "seed: both start from the same weights and see the same images in the same order. “Significantly” means "
+        f"p < {SIGNIFICANCE:.2f} in a paired t test, two-sided{corrected}."
+    )

@@ -1,0 +1,44 @@
+"""Where a run's numbers come from: its machine, its commit, the file of its angles."""
+
+from __future__ import annotations
+
+from prproduct.lab.errors import InputError
+from prproduct.lab.runs import ANGLES, Record
+from prproduct.probe import AngleRecord, read_jsonl
+
+
+def machine(record: Record) -> str:
+    """On what it was trained, in a few words.
+
+    >>> from pathlib import Path
+    >>> machine(Record(Path("a"), {"environment": {"processor": "x86_64", "threads": 2}}, ()))
+    'x86_64, ?, 2 threads'
+    """
+    there = record.config["environment"]
+    hardware = there.get("hardware", {})
+    device, processes = hardware.get("device", "?"), hardware.get("processes", 1)
+    threads = there.get("threads", "?")
+    words = [str(there.get("processor", "?")), str(device), f"{threads} thread{'s' * (threads != 1)}"]
+    return ", ".join([*words, *([f"{processes} processes"] if processes != 1 else [])])
+
+
+def commit(record: Record) -> str:
+    """The commit in short, with a + if files had been changed since.
+
+    >>> from pathlib import Path
+    >>> commit(Record(Path("a"), {"environment": {"commit": "0123456789abcdef+"}}, ()))
+    '0123456789+'
+    """
+    whole = record.config["environment"].get("commit")
+    return "not recorded" if whole is None else whole[:10] + ("+" if whole.endswith("+") else "")
+
+
+def angles_of(record: Record) -> list[AngleRecord]:
+    """What its probe found, if it had one."""
+    path = record.folder / ANGLES
+    if not path.exists():
+        return []
+    try:
+        return read_jsonl(path)
+    except (OSError, ValueError) as error:
+        raise InputError(str(error)) from None

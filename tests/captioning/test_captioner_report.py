@@ -1,0 +1,357 @@
+"""The report on captioners: what is averaged, what is said about it, and where it comes from."""
+
+import json
+import statistics
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from made_captioners import DATA, made_run
+from PIL import Image
+from scipy import stats
+from small_material import RL, XE, material
+from small_material import run as train_small
+
+from prproduct.captioning import examples, paper, report
+from prproduct.captioning.report.cost import share, step_seconds
+from prproduct.captioning.report.curves import PARTS, endings, series
+from prproduct.captioning.report.stages import comparisons, groups
+from prproduct.captioning.results import examples_file, write_results
+from prproduct.cli import main
+from prproduct.lab.errors import InputError
+from prproduct.lab.report import files
+from prproduct.lab.report.content import Bullets, Card, Folded, Heading, Paragraph, Table, charts, plain
+from prproduct.reporting import TASKS
+
+
+def said(blocks):
+    """All that blocks say, as lines."""
+    words = []
+    for block in blocks:
+        if isinstance(block, Paragraph):
+            words.append(plain(block.text))
+        elif isinstance(block, Bullets):
+            words += map(plain, block.items)
+        elif isinstance(block, Folded):
+            words += [block.title, *said(block.blocks)]
+        elif isinstance(block, Card):
+            words += [block.title, *(f"{label}: {plain(text)}" for label, text in block.lines)]
+        elif isinstance(block, Table):
+            words += [plain(block.caption), " | ".join(block.header)]
+            words += [row.text if isinstance(row, Heading) else " | ".join(map(plain, row)) for row in block.rows]
+    return words
+
+
+def all_said(places):
+    found = report.sections(files.find(places))
+    return "\n".join(line for s in found for line in (f"# {s.title}", *said(s.blocks))).replace("\u00a0", " ")
+
+
+def both_phases(folder, ciders, **settings):
+    """Runs of both phases for each product and seed; CIDEr in percent, that of REINFORCE is 10 more."""
+    for product, values in ciders.items():
+        for seed, cider in enumerate(values):
+            place = folder / f"{product.replace(':', '')}-{seed}"
+            made_run(place / "xe", "xe", product, seed, cider / 100, **settings)
+            made_run(place / "rl", "rl", product, seed, cider / 100 + 0.1)
+    return groups(files.find([folder]))
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder, what = tmp_path_factory.mktemp("runs"), material()
+    for product in ("p", "pr"):
+        xe = train_small(replace(XE, product=product, epochs=1, angles=1), folder / product / "xe", what)
+        rl = train_small(replace(RL, product=product, epochs=1, angles=1), folder / product / "rl", what, start=xe)
+        for place in (xe, rl):
+            write_results(place, what, metrics=("bleu", "rouge-l", "cider"))
+    return folder
+
+
+def test_a_page_of_real_runs_has_their_scores_captions_and_all_parts_of_the_appendix(trained, tmp_path, capsys):
+    with pytest.raises(SystemExit) as end:
+        main(["report", str(trained), "-o", str(tmp_path / "report.html")])
+    assert end.value.code == 0
+    assert "4 runs, 4 of them finished" in capsys.readouterr().out
+    page = (tmp_path / "report.html").read_text()
+    (group,) = groups(files.find([trained]))
+    assert [stage.phase for stage in group.stages] == ["xe", "rl"], "REINFORCE did not find its cross-entropy"
+    for stage in group.stages:
+        assert set(series(stage)) >= set(PARTS), "a part that the appendix plots was not recorded"
+        for product in ("p", "pr"):
+            scores = report.scores_of(trained / product / stage.phase)["scores"]
+            assert f"<td class=r>{100 * scores['ROUGE_L']:.1f}</td>" in page
+    references = [text for one in examples.read(examples_file(trained / "p" / "xe", "test")) for text in one.references]
+    assert references
+    assert all(reference in page for reference in references)
+    assert page.count("<svg") >= 3 + 6 + 2 * (len(PARTS) + 3)
+    assert "METEOR, SPICE: it was not asked for" in page
+
+
+def test_markdown_has_the_same_tables_and_its_charts(trained, tmp_path):
+    report.write([trained], tmp_path / "report.md")
+    text = (tmp_path / "report.md").read_text()
+    found = report.sections(files.find([trained]))
+    assert len(list((tmp_path / "report-figures").glob("*.svg"))) == len(list(charts(found)))
+    assert "| product |  | n | B1 | B2 | B3 | B4 | METEOR | ROUGE-L | CIDEr | SPICE |" in text
+    assert "<details><summary>The paper's Table 3" in text.replace("&#x27;", "'")
+
+
+def test_means_deviations_and_the_paired_test_are_those_of_the_runs(tmp_path):
+    p, pr = [40.0, 41.0, 42.5, 39.0], [40.6, 41.2, 43.0, 39.2]
+    (group,) = both_phases(tmp_path, {"p": p, "pr": pr})
+    text = all_said([tmp_path])
+    mean, deviation = statistics.mean(pr), statistics.stdev(pr)
+    assert f"| 25.0 ± 0.0 | {mean:.1f} ± {deviation:.1f} | –" in text
+    assert f"| 25.0 ± 0.0 | {mean + 10:.1f} ± {deviation:.1f} | –" in text
+    found = comparisons([group])
+    expected = stats.ttest_rel(pr, p).pvalue
+    assert [one.difference.p_value for one in found] == pytest.approx([expected] * 2)
+    assert [one.adjusted for one in found] == pytest.approx([2 * expected] * 2), "Holm over both phases"
+    assert expected < 0.05 < 2 * expected, "significant alone, not as one of two"
+    assert "Does PR caption better than the inner product P? In none of 2 comparisons is a difference shown." in text
+    assert (
+        f"REINFORCE changed test CIDEr: P from {statistics.mean(p):.1f} to {statistics.mean(p) + 10:.1f} (+10.0)"
+        in text
+    )
+
+
+def test_a_lower_cider_is_called_worse(tmp_path):
+    both_phases(tmp_path, {"p": [50.0, 51.0, 52.0], "pr": [40.0, 41.1, 42.0]})
+    text = all_said([tmp_path])
+    assert "significantly worse in 2" in text
+    assert "points lower" in text
+
+
+def test_one_seed_is_not_called_a_result(tmp_path):
+    both_phases(tmp_path, {"p": [40.0], "pr": [45.0]})
+    text = all_said([tmp_path])
+    assert "cannot be said: it takes at least two seeds" in text
+    assert "5.0 points higher. One pair does not tell chance from effect." in text
+
+
+def test_the_papers_numbers_stand_below_ours_phase_by_phase(tmp_path):
+    both_phases(tmp_path, {"p": [40.0], "r": [30.0], "pr": [45.0]})
+    lines = all_said([tmp_path]).splitlines()
+    for phase, at in (("xe", 0), ("rl", 1)):
+        heading = [n for n, line in enumerate(lines) if line.endswith("1,000 test images, 5 beams, best epoch")][at]
+        for place, product in enumerate(("p", "r", "pr")):
+            row = " | ".join(f"{value:.1f}" for value in paper.TABLE_2[phase][product])
+            assert lines[heading + 2 + 2 * place] == f" | paper |  | {row}"
+    assert " | paper |  | +0.1 | 0.0 | +0.1 | +0.1 | +0.2 | +0.1 | +1.1 | 0.0" in lines, "PR − P behind REINFORCE"
+
+
+def test_a_metric_that_could_not_be_computed_is_a_dash_with_its_reason(tmp_path):
+    both_phases(tmp_path, {"p": [40.0]})
+    text = all_said([tmp_path])
+    assert "No SPICE: SPICE needs two jars that are not there" in text
+    assert "| 40.0 | –" in text
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"learning_rate": 0.1}, {"epochs": 4}, {"hidden": 9}, {"data": {**DATA, "captions": "d" * 16}}, {"beams": 1}],
+)
+def test_runs_of_another_configuration_or_search_are_never_averaged_with_these(tmp_path, other):
+    made_run(tmp_path / "a", "xe", "p", 0, 0.4)
+    made_run(tmp_path / "b", "xe", "p", 1, 0.8, **other)
+    text = all_said([tmp_path])
+    assert "40.0 | –" in text
+    assert "80.0 | –" in text
+    assert "60.0 ±" not in text
+
+
+def test_options_that_a_phase_does_not_use_tell_no_runs_apart(tmp_path):
+    made_run(tmp_path / "a", "xe", "p", 0, 0.4)
+    made_run(tmp_path / "b", "xe", "p", 1, 0.8, samples=9)
+    assert "60.0 ± 28.3" in all_said([tmp_path])
+
+
+def test_reinforce_that_goes_on_from_another_product_stands_apart(tmp_path):
+    made_run(tmp_path / "a", "rl", "pr", 0, 0.4)
+    made_run(tmp_path / "b", "rl", "pr", 1, 0.8, start={"product": "p"})
+    text = all_said([tmp_path])
+    assert "(start product p)" in text
+    assert "60.0 ±" not in text
+
+
+@pytest.mark.parametrize(
+    ("ended", "status"), [(None, "unfinished: 2 of 3 epochs"), ("diverged", "diverged at step 23")]
+)
+def test_unfinished_runs_are_listed_and_in_no_average(tmp_path, ended, status):
+    made_run(tmp_path / "a", "xe", "pr", 0, 0.4)
+    made_run(tmp_path / "b", "xe", "pr", 1, 0.8, ended=ended)
+    made_run(tmp_path / "c", "xe", "pr", 0, 0.6)
+    text = all_said([tmp_path])
+    assert "2 of 3 runs are left out of every average" in text
+    assert status in text
+    assert f"repeats {tmp_path / 'a'}" in text
+    assert "PR | ours | 1 | 20.0 | 21.0 | 22.0 | 23.0 | 24.0 | 25.0 | 40.0 | –" in text
+
+
+def test_nothing_finished_is_a_page_that_says_so(tmp_path):
+    made_run(tmp_path / "a", ended=None)
+    text = all_said([tmp_path])
+    assert "No run is finished" in text
+    assert "unfinished: 2 of 3 epochs" in text
+
+
+def test_finished_runs_without_scores_are_named_and_their_curves_drawn(tmp_path):
+    made_run(tmp_path / "a", cider=None)
+    assert "No run has scored test captions yet" in all_said([tmp_path])
+    assert len(list(charts(report.sections(files.find([tmp_path]))))) == 1
+    made_run(tmp_path / "b", seed=1)
+    assert f"{tmp_path / 'a'}: finished, but its test captions are not scored" in all_said([tmp_path])
+
+
+def test_rewards_and_baselines_are_drawn_for_reinforce_only(tmp_path):
+    both_phases(tmp_path, {"p": [40.0]})
+    xe, rl = charts(report.sections(files.find([tmp_path])))
+    assert not any("reward" in panel.title for panel in xe.panels)
+    reward = next(panel for panel in rl.panels if panel.title.startswith("reward"))
+    assert reward.lines[0].y == pytest.approx((40.0, 50.0, 60.0))
+    baseline = next(panel for panel in rl.panels if panel.title.startswith("baseline"))
+    assert baseline.lines[0].y == pytest.approx((41.0, 41.0, 41.0))
+
+
+def test_angles_at_the_end_are_compared_part_by_part_in_both_phases(tmp_path):
+    for phase in ("xe", "rl"):
+        made_run(tmp_path / f"p-{phase}", phase, "p", angles=0.3)
+        made_run(tmp_path / f"pr-{phase}", phase, "pr", angles=0.2 if phase == "xe" else 0.4)
+    (group,) = groups(files.find([tmp_path]))
+    xe, rl = group.stages
+    assert endings(series(xe), "output")["p"] == pytest.approx(0.3 + 0.08 + 0.001 * 22.5)
+    text = all_said([tmp_path])
+    assert "Angles in cross-entropy: min |sin θ| ends larger under PR than under P in 0 of 9 parts" in text
+    assert "Angles in REINFORCE: min |sin θ| ends larger under PR than under P in 9 of 9 parts" in text
+    assert set(series(rl)) >= set(PARTS)
+
+
+def test_a_steps_time_leaves_out_the_first_epoch_and_the_rewards_share_is_of_training(tmp_path):
+    both_phases(tmp_path, {"p": [40.0]}, seconds=1.0)
+    made_run(tmp_path / "pr", "xe", "pr", 0, 0.4, seconds=1.25)
+    (group,) = groups(files.find([tmp_path]))
+    xe, rl = group.stages
+    assert step_seconds([xe.counted["pr"][0]]) == pytest.approx(0.125), "10 steps in 1.25 s; the first epoch took nine times that"
+    assert share([rl.counted["p"][0]], "reward_seconds") == pytest.approx(0.02)
+    text = all_said([tmp_path])
+    assert "a training step of PR took 1.25 times as long as one of P" in text
+    assert "the reward took 2.0 % of the training time" in text
+    assert "PR | 1 | 13.8 s | 1.5 s | 125 ms | 1.25 | – | –" in text
+
+
+def test_examples_show_what_people_wrote_and_every_product_before_and_after(tmp_path):
+    both_phases(tmp_path / "runs", {"p": [40.0], "pr": [45.0]})
+    Image.new("RGB", (900, 600), "red").save(tmp_path / "dog.jpg")
+    (tmp_path / "cat.jpg").write_bytes(b"no picture")
+    found = report.sections(files.find([tmp_path / "runs"]), tmp_path)
+    dog, cat = (block for section in found for block in section.blocks if isinstance(block, Card))
+    labels = ["people", "people", "P, cross-entropy", "PR, cross-entropy", "P, REINFORCE", "PR, REINFORCE"]
+    assert [label for label, _ in dog.lines] == labels
+    assert plain(dog.lines[-1][1]) == "pr rl says dog"
+    assert plain(cat.lines[-1][1]) == "(no word)"
+    assert dog.picture is not None
+    assert cat.picture is None
+    assert any("No picture of cat.jpg: not a picture" in line for section in found for line in said(section.blocks))
+    for name in ("report.html", "report.md"):
+        report.write([tmp_path / "runs"], tmp_path / name, tmp_path)
+    page = (tmp_path / "report.html").read_text()
+    assert page.count("data:image/jpeg;base64,") == 1
+    assert "One &lt;b&gt;dog&lt;/b&gt; | runs" in page
+    (picture,) = (tmp_path / "report-figures").glob("*.jpg")
+    with Image.open(picture) as shown:
+        assert shown.size == (360, 240)
+
+
+def test_tables_3_and_4_are_folded_below_what_differs(tmp_path):
+    both_phases(tmp_path, {"p": [40.0]})
+    text = all_said([tmp_path])
+    assert "Up-Down | one | 79.8 | – | – | 36.3 | 27.7 | 56.9 | 120.1 | 21.4" in text
+    assert "122.3 | 124.1" in text
+    assert "words | 9,487 | 100" in text
+    assert "captions | COCO, Karpathy's split | world, fingerprint" in text
+
+
+def test_the_papers_tables_are_whole():
+    assert all(len(row) == len(paper.METRICS) for rows in paper.TABLE_2.values() for row in rows.values())
+    assert all(len(method.numbers) == len(paper.METRICS) for method in paper.TABLE_3)
+    assert all(len(method.numbers) == 2 * len(paper.SERVER_METRICS) for method in paper.TABLE_4)
+    # What its text says: PR is at least as good as P and R everywhere, and 40 references give more than 5.
+    for rows in paper.TABLE_2.values():
+        assert all(best >= max(p, r) for p, r, best in zip(rows["p"], rows["r"], rows["pr"], strict=True))
+    for method in paper.TABLE_4:
+        assert all(c5 < c40 for c5, c40 in zip(method.numbers[::2], method.numbers[1::2], strict=True)), method.name
+    for method in (*paper.TABLE_3, *paper.TABLE_4):
+        step = 2 if method in paper.TABLE_4 else 1
+        bleu = [value for value in method.numbers[: 4 * step : step] if value is not None]
+        assert bleu == sorted(bleu, reverse=True), f"{method.name}: longer n-grams match less often"
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("results/scores_test.json", "[]", "scores_test.json"),
+        ("results/scores_test.json", '{"scores": {"CIDEr": "high"}, "failures": {}, "how": {}}', "CIDEr is wrong"),
+        ("results/scores_test.json", '{"scores": {}}', "not the scores of captions"),
+        ("results/captions_test_results.json", '{"a": 1}', "captions_test_results.json"),
+        ("results/examples_test.json", '[{"image_id": 7, "file": "a"}]', "without 'references'"),
+        ("angles.jsonl", "{}\n", "angles.jsonl, line 1"),
+        ("metrics.jsonl", '{"event": "epoch", "epoch": 0, "step": 1}\n', "has no train_loss"),
+    ],
+)
+def test_a_broken_file_of_a_run_is_named_and_no_page_written(tmp_path, file, content, message):
+    made_run(tmp_path / "a", angles=0.3)
+    (tmp_path / "a" / file).write_text(content)
+    with pytest.raises(InputError, match=message):
+        report.write([tmp_path / "a"], tmp_path / "report.html")
+    assert not (tmp_path / "report.html").exists()
+
+
+@pytest.mark.parametrize("missing", ["hidden", "phase", "seed"])
+def test_a_configuration_that_is_no_captioners_is_named(tmp_path, missing):
+    path = made_run(tmp_path / "a") / "config.json"
+    config = json.loads(path.read_text())
+    del config["config"][missing]
+    path.write_text(json.dumps(config))
+    with pytest.raises(InputError, match=rf"config\.json: is not that of a captioner's run \('{missing}' is missing"):
+        report.sections(files.find([tmp_path]))
+
+
+def test_scores_that_are_not_there_are_an_error_that_names_the_file(tmp_path):
+    made_run(tmp_path / "a", cider=None)
+    with pytest.raises(InputError, match=r"a/results/scores_test\.json: no such file"):
+        report.scores_of(tmp_path / "a")
+
+
+def test_runs_of_another_task_are_refused(tmp_path):
+    path = made_run(tmp_path / "a") / "config.json"
+    path.write_text(path.read_text().replace('"task": "captioner"', '"task": "classifier"'))
+    with pytest.raises(InputError, match="is a run of a classifier, not of a captioner"):
+        report.write([tmp_path / "a"], tmp_path / "report.html")
+
+
+def test_pictures_without_a_captioner_are_refused(tmp_path, capsys):
+    place = Path(tmp_path / "a")
+    path = made_run(place) / "config.json"
+    path.write_text(path.read_text().replace('"task": "captioner"', '"task": "classifier"'))
+    with pytest.raises(SystemExit) as end:
+        main(["report", str(place), "-o", str(tmp_path / "report.html"), "--pictures", str(tmp_path)])
+    assert end.value.code == 2
+    assert "leave out --pictures" in capsys.readouterr().err
+    assert TASKS["captioner"] == "prproduct.captioning.report"
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        ("prproduct train captioner --captions data/flickr8k --phase xe", "flickr8k"),
+        ("prproduct reproduce captions --captions=/data/coco", "coco"),
+        ("prproduct reproduce captions --scale quick", "world"),
+        ("python notebook.py", f"captions {DATA['captions']}"),
+        ("prproduct 'unfinished", f"captions {DATA['captions']}"),
+    ],
+)
+def test_captions_are_called_what_the_command_called_them(tmp_path, command, name):
+    made_run(tmp_path / "a", command=command)
+    (group,) = groups(files.find([tmp_path]))
+    assert group.captions == name
