@@ -181,7 +181,7 @@ def _own(group: Group) -> dict[str, str]:
         ),
     )
     return {
-        "captions": f"{group.captions}, fingerprint {group.data.get('captions', '?')}",
+        "captions": group.captions,
         "test_images": " and ".join(images) or "–",
         "words": f"{group.data['words'] - 1:,}",
         "width": str(group.data["width"]),
