@@ -7,8 +7,8 @@ PIP = .venv/bin/pip --quiet --quiet --disable-pip-version-check install --constr
 help: ## show what can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-demo: .venv/installed ## train a small network under each product and print the table
-	.venv/bin/python examples/digits.py
+demo: .venv/installed ## what each part of the gradient does: ten short runs, a table and a page
+	.venv/bin/prproduct reproduce gradients --scale quick -o demo-runs
 
 test: .venv/installed check ## lint, types, and all tests
 	.venv/bin/pytest
@@ -31,5 +31,5 @@ numerics: .venv/installed ## measure the sweep of docs/numerics.md
 	$(PIP) --editable '.[test]'
 	@touch $@
 
-clean: ## remove the .venv and all caches
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis
+clean: ## remove the .venv, all caches and the demo's runs
+	rm -rf demo-runs .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis

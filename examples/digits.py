@@ -1,4 +1,4 @@
-"""One small network on scikit-learn's handwritten digits, under each product: the demo, and a template for your own.
+"""One small network on scikit-learn's handwritten digits, under each product: a template for your own training loop.
 
 Every product starts from the same weights and sees the same batches, seed for seed, so the rows can be compared.
 """

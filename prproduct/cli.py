@@ -31,6 +31,9 @@ COMMANDS: list[Command] = [
     Command(
         "bench", "prproduct.bench.command:bench", "time and memory beside native layers and the literal formula", "lab"
     ),
+    Command(
+        "caption", "prproduct.captioning.use.command:caption", "captions for pictures, or a whole split", "captions"
+    ),
     Command("data list", f"{_DATA}:list_", "the data sets, and where each was found", "lab"),
     Command("data fetch", f"{_DATA}:fetch", "find a data set or fetch it, and verify it", "lab"),
     Command("data verify", f"{_DATA}:verify", "compare a data set with its official checksums", "lab"),

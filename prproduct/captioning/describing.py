@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from prproduct.captioning.data.batches import collate
-from prproduct.captioning.data.training_batches import FeatureSource
+from prproduct.captioning.data.training_batches import RegionSource
 from prproduct.captioning.data.vocabulary import Vocabulary
 from prproduct.captioning.decoding import Limits, beam
 from prproduct.captioning.metrics.fields import ImageId
@@ -50,7 +50,7 @@ class Description:
 def describe(
     model: Captioner,
     vocabulary: Vocabulary,
-    features: FeatureSource,
+    features: RegionSource,
     images: Sequence[ImageId],
     search: Search | None = None,
     *,

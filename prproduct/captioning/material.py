@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from prproduct.captioning import world
 from prproduct.captioning.data import features, prepared
 from prproduct.captioning.training import Material
+from prproduct.captioning.world import World
 from prproduct.lab.errors import InputError
 
 WORLD = "world"
@@ -22,7 +22,8 @@ def material_of(captions: str, source: Path | None) -> Material:
     if captions == WORLD:
         if source is not None:
             raise InputError("the world has features of its own; leave out --features")
-        return Material(*world.material())
+        world = World()
+        return Material(world.captions, world.features)
     if source is None:
         raise InputError("features of the images are needed: give --features, as `prproduct data features` writes them")
     return Material(prepared.read(Path(captions)), features.open(source))

@@ -169,7 +169,7 @@ class Captioner(nn.Module):
     def _advance(self, words: Tensor, state: State, memory: Memory) -> tuple[State, Tensor]:
         """`_hidden_states` of one step, and where it looked."""
         shape = memory.images, self._rows_of_an_image(len(words), memory.images)
-        word_gates = self.attention_lstm.given("word", self.dropout(self.word_embedding(words)))
+        word_gates = self._word_gates(words)
         gates = (word_gates.unflatten(0, shape) + memory.image_gates[:, None]).flatten(0, 1)
         lower, lower_cell = self.attention_lstm.step(gates, state.attention_hidden, state.attention_cell)
         queries = lower.unflatten(0, shape)
@@ -179,6 +179,13 @@ class Captioner(nn.Module):
         )
         upper, upper_cell = self.language_lstm.step(gates, state.language_hidden, state.language_cell)
         return State(lower, lower_cell, upper, upper_cell), weights.flatten(0, 1)
+
+    def _word_gates(self, words: Tensor) -> Tensor:
+        """What words (rows,) give to the gates of the Attention LSTM; beams say the same word often."""
+        if not torch.is_grad_enabled() and not self.training:
+            different, places = words.unique(return_inverse=True)
+            return self.attention_lstm.given("word", self.word_embedding(different))[places]
+        return self.attention_lstm.given("word", self.dropout(self.word_embedding(words)))
 
     def _logits(self, hidden: Tensor) -> Tensor:
         if self.tanh_layer is not None:

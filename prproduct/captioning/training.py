@@ -22,7 +22,8 @@ from torch.optim import Adam, Optimizer
 
 from prproduct.captioning.configuration import CaptionerConfig
 from prproduct.captioning.data.batches import collate
-from prproduct.captioning.data.prepared import CaptionSet
+from prproduct.captioning.data.features import Features, MadeBy
+from prproduct.captioning.data.prepared import VOCABULARY, CaptionSet, vocabulary_json
 from prproduct.captioning.data.training_batches import CaptionBatch, CaptionBatches, FeatureSource, padded
 from prproduct.captioning.decoding import Captions, Limits, beam, greedy, sample
 from prproduct.captioning.describing import Search, describe
@@ -35,6 +36,7 @@ from prproduct.captioning.model import Captioner
 from prproduct.lab import checkpoints, runs
 from prproduct.lab.engine import Settings
 from prproduct.lab.errors import InputError
+from prproduct.lab.files import replace_durably, writing
 from prproduct.lab.hardware import Hardware, gathered, summed
 from prproduct.lab.progress import Silent
 from prproduct.lab.session import train_task
@@ -50,13 +52,16 @@ class Material(NamedTuple):
 
     @property
     def identity(self) -> dict[str, Any]:
-        """For a run's config.json."""
+        """For a run's config.json; the encoder is what its captioner needs to describe other pictures."""
+        made_by = self.features.encoder if isinstance(self.features, Features) else None
         return {
             "captions": self.captions.fingerprint,
             "vocabulary": self.captions.vocabulary.fingerprint,
             "words": len(self.captions.vocabulary),
             "features": self.features.fingerprint,
             "width": self.features.width,
+            "encoder": made_by.name if made_by else None,
+            "encoder_fingerprint": made_by.fingerprint if made_by else None,
         }
 
 
@@ -241,6 +246,10 @@ def train(
         identity["start"] = begun.identity
 
     def make(fabric: Fabric) -> Captioning:
+        words = Path(folder) / VOCABULARY
+        if fabric.is_global_zero and not words.exists():
+            with writing(words):
+                replace_durably(words, vocabulary_json(material.captions.vocabulary))
         return Reinforcement(config, material, fabric, begun) if begun else Captioning(config, material, fabric, None)
 
     settings = Settings(
@@ -289,11 +298,29 @@ def read_start(folder: str | Path, which: str, material: Material) -> Start:
 
 
 def check_fits(record: runs.Record, material: Material) -> None:
-    """Refuse captions of another vocabulary than the run's, and features of another width."""
+    """Refuse captions of another vocabulary than the run's, and features of another width or encoder."""
     there, here = record.config["data"], material.identity
-    for name, what in (("vocabulary", "another vocabulary"), ("width", "features of another width")):
-        if there[name] != here[name]:
-            raise InputError(f"{record.folder}: was trained with {what}: {there[name]}, not {here[name]}")
+    check_features(record, material.features)
+    if there["vocabulary"] != here["vocabulary"]:
+        raise InputError(
+            f"{record.folder}: was trained with another vocabulary: {there['vocabulary']}, not {here['vocabulary']}"
+        )
+
+
+def check_features(record: runs.Record, features: FeatureSource) -> None:
+    """Refuse features of another width than the run's, or of another encoder where both say by which they were made."""
+    own = record.config["data"]
+    if own["width"] != features.width:
+        raise InputError(
+            f"{record.folder}: was trained with features of another width: {own['width']}, not {features.width}"
+        )
+    made_by = features.encoder if isinstance(features, Features) else None
+    known = MadeBy(own["encoder"], own["encoder_fingerprint"]) if own.get("encoder") else None
+    if made_by and known and made_by != known:
+        raise InputError(
+            f"{record.folder}: was trained with features of another encoder: {known.name} ({known.fingerprint}), not "
+            f"{made_by.name} ({made_by.fingerprint})"
+        )
 
 
 def load_captioner(folder: str | Path, which: str = "best") -> Captioner:

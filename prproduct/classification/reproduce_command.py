@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -11,6 +10,7 @@ import typer
 from rich.console import Console
 
 from prproduct.classification.data.progress import download_bars
+from prproduct.classification.report import write
 from prproduct.classification.reproduce import jobs
 from prproduct.classification.studies import Choice, configs
 from prproduct.classification.summary import table
@@ -83,7 +83,7 @@ def _tell(results: Sequence[Result], output: Path) -> None:
     console = Console()
     if finished:
         console.print(table([runs.read(folder) for folder in finished]))
-        write_page(finished, output / "report.html")
+        write(finished, output / "report.html")
         console.print(f"the page with curves and angles: {output / 'report.html'}", highlight=False, soft_wrap=True)
     if others:
         errors = Console(stderr=True)
@@ -91,8 +91,3 @@ def _tell(results: Sequence[Result], output: Path) -> None:
         for result in others:
             errors.print(f"{result.job.name}: {result.ending.why}", highlight=False, markup=False, soft_wrap=True)
         raise typer.Exit(1)
-
-
-def write_page(folders: Sequence[Path], target: Path) -> None:
-    """Write the report on these runs."""
-    importlib.import_module("prproduct.classification.report").write(folders, target)

@@ -13,7 +13,7 @@ WANTED = os.environ.get("PRPRODUCT_BROWSER") == "1"
 pytestmark = pytest.mark.skipif(
     PROGRAM is None and not WANTED, reason="no chromium is installed; PRPRODUCT_BROWSER=1 makes its absence an error"
 )
-SIZES = """[...document.querySelectorAll("figure svg")].map(svg => {
+SIZES = """[...document.querySelectorAll(".panels svg")].map(svg => {
   const box = svg.getBoundingClientRect(); return [box.width, box.height, box.left, box.right] })"""
 TABLES = """[...document.querySelectorAll(".scroll")].map(box => [box.getBoundingClientRect().right, box.scrollWidth,
   box.clientWidth, getComputedStyle(box).overflowX])"""

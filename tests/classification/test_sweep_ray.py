@@ -1,10 +1,12 @@
 """A sweep on a local Ray cluster with two workers: one is killed in the middle, and all runs come out right."""
 
+import os
 import signal
 import sys
 import threading
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from sweep_jobs import job, killed
@@ -17,7 +19,6 @@ from prproduct.lab.sweep import Plan, sweep
 from prproduct.lab.sweep.progress import Silent
 
 ray = pytest.importorskip("ray", reason="ray is not installed: pip install 'prproduct[ray]'")
-pytestmark = pytest.mark.filterwarnings("ignore:.*:FutureWarning:ray", "ignore:.*:ResourceWarning")
 
 PR = replace(SMALL, product="pr")
 
@@ -32,7 +33,11 @@ class Said(Silent):
 
 @pytest.fixture(scope="module")
 def cluster():
-    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    here = Path(__file__).parent
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", f"{here}{os.pathsep}{here.parents[1]}")  # workers import the jobs by name
+        patch.setenv("RAY_worker_niceness", "0")  # other tests run beside this one
+        ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     yield
     ray.shutdown()
 
@@ -72,7 +77,7 @@ def test_a_driver_that_is_stopped_leaves_a_checkpoint_and_goes_on(cluster, tmp_p
             time.sleep(0.005)
         signal.raise_signal(signal.SIGTERM)
 
-    pressing = threading.Thread(target=press)
+    pressing = threading.Thread(target=press, daemon=True)
     pressing.start()
     with pytest.raises(Stopped):
         sweep(wanted, Plan(ray=True, workers=1).open(2))

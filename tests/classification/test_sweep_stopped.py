@@ -76,7 +76,7 @@ def test_stopped_by_ctrl_c_sigterm_and_sigkill_and_started_again_it_ends_as_if_n
     assert not all(runs.read(place).finished for place in places(folder) if place.exists())
 
     written = []
-    monkeypatch.setattr(reproduce_command, "write_page", lambda *given: written.append(given))
+    monkeypatch.setattr(reproduce_command, "write", lambda *given: written.append(given))
     with pytest.raises(SystemExit) as end:
         cli.main([*WORDS, str(folder), "--workers", "1"])
     assert end.value.code == 0

@@ -1,4 +1,4 @@
-"""The demo as a user runs it, with less of everything."""
+"""The example as a user runs it, with less of everything."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Pages: nothing that a name says is taken for markup, both formats say the same, and nothing is loaded from elsewhere."""
+"""Pages: no name is taken for markup, both formats say the same, and nothing is loaded from elsewhere."""
 
 import re
 from xml.etree import ElementTree

@@ -46,8 +46,10 @@ def captions(
     skip_empty: Annotated[bool, typer.Option("--skip-empty", help="leave out captions without a word")] = False,
 ) -> None:
     """Prepare captions: tokens, vocabulary and document frequencies, in a new folder."""
+    prepared.check_new(output)
     if labels is not None:
-        if len(files) != 1 or val or test or tokens or minimum_count:
+        others = (val, test, tokens, minimum_count, skip_empty, rule != "peers", longest != prepared.LONGEST)
+        if len(files) != 1 or any(others):
             raise InputError("--labels goes with cocotalk.json alone, which has its splits, tokens and vocabulary")
         described, words, longest = peers.describe(Path(files[0]), labels)
     else:

@@ -18,7 +18,7 @@ import re
 from abc import ABC, abstractmethod
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,6 +54,13 @@ def key_of(image: ImageId) -> ImageId:
     return id_of(image) if isinstance(image, str) else image
 
 
+class MadeBy(NamedTuple):
+    """An encoder's name, and the fingerprint of its weights and of how it prepares pictures."""
+
+    name: str
+    fingerprint: str
+
+
 class Features(ABC):
     """Features of many images; safe to hand to other processes, forked or not, which open files of their own."""
 
@@ -78,6 +85,11 @@ class Features(ABC):
     def ids(self) -> tuple[ImageId, ...]:
         """The images that there are features of; a number where the name is one."""
         return tuple(self._places)
+
+    @property
+    def encoder(self) -> MadeBy | None:
+        """What made them of pictures; None where the files do not say."""
+        return None
 
     def __contains__(self, image: ImageId) -> bool:
         return key_of(image) in self._places
@@ -115,7 +127,7 @@ class Features(ABC):
             array = array.reshape(-1, array.shape[-1]).astype(np.float32)
             if not np.isfinite(array).all():
                 raise ValueError("values that are not finite")
-        except (OSError, TypeError, *DAMAGED) as error:
+        except (OSError, TypeError, AttributeError, *DAMAGED) as error:
             reason = " ".join(str(error).split()) or type(error).__name__
             raise InputError(f"{self.path}: features of image {image} cannot be read: {reason}") from None
         return array
@@ -174,6 +186,15 @@ class Hdf5(Features):
     def attributes(self) -> dict[str, Any]:
         """What the file says about itself, such as the encoder that made it."""
         return dict(self._file.attrs)
+
+    @property
+    def encoder(self) -> MadeBy | None:
+        said = self.attributes
+        return (
+            MadeBy(str(said["encoder"]), str(said["fingerprint"]))
+            if {"encoder", "fingerprint"} <= said.keys()
+            else None
+        )
 
 
 class Tsv(Features):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,7 @@ from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
 from prproduct.captioning.data.features import Hdf5, key_of
-from prproduct.captioning.data.pictures import Picture, Reader, UnreadableError
+from prproduct.captioning.data.pictures import Picture, in_batches
 from prproduct.captioning.encoder import Encoder
 from prproduct.captioning.metrics.fields import ImageId
 from prproduct.lab.errors import InputError
@@ -73,7 +73,7 @@ def write(
         pending: dict[ImageId, NDArray[Any]] = {}
         finished, stopped = len(pictures) - len(left), False
         progress(finished)
-        for batch in _batches(left, unreadable):
+        for batch in in_batches(left, BATCH, unreadable):
             arrays = encoder([image for _, image in batch])
             for (picture, _), array in zip(batch, arrays, strict=True):
                 pending[key_of(picture.id)] = _rounded(picture, array, dtype)
@@ -91,21 +91,6 @@ def write(
             raise InputError(f"{path}: none of {len(pictures)} pictures can be read; {_first(unreadable)}")
         _join(path, parts, says)
     return Outcome(len(there), tuple(unreadable), stopped)
-
-
-def _batches(pictures: Iterable[Picture], unreadable: list[tuple[Picture, str]]) -> Iterator[list[tuple[Picture, Any]]]:
-    batch: list[tuple[Picture, Any]] = []
-    with Reader() as reader:
-        for picture in pictures:
-            try:
-                batch.append((picture, reader.read(picture)))
-            except UnreadableError as error:
-                unreadable.append((picture, str(error)))
-            if len(batch) == BATCH:
-                yield batch
-                batch = []
-        if batch:
-            yield batch
 
 
 def _rounded(picture: Picture, array: NDArray[np.float32], dtype: str) -> NDArray[Any]:

@@ -6,12 +6,13 @@ import io
 import warnings
 import zipfile
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
 
+import numpy as np
 from PIL import Image, ImageOps
 
 from prproduct.captioning.data.features import id_of
@@ -29,6 +30,11 @@ class Picture(NamedTuple):
     place: Path
     member: str | None = None
 
+    @property
+    def name(self) -> str:
+        """Of the file, without folders."""
+        return Path(self.member or self.place).name
+
     def __str__(self) -> str:
         return str(self.place) if self.member is None else f"{self.place}/{self.member}"
 
@@ -44,22 +50,42 @@ def find(places: Sequence[Path], ids: Mapping[str, ImageId] | None = None) -> li
     Traceback (most recent call last):
     prproduct.lab.errors.InputError: nowhere.jpg: no such file, folder or zip archive of pictures
     """
-    pictures = []
-    for place in places:
-        for file, member in _files(place):
-            name = Path(member or file).name
-            if ids is None:
-                pictures.append(Picture(id_of(Path(name).stem), file, member))
-            elif name in ids:
-                pictures.append(Picture(ids[name], file, member))
-    if not pictures:
-        which = "pictures" if ids is None else "pictures of the captions' images"
-        raise InputError(f"{', '.join(map(str, places))}: no {which} there")
+    pictures = list_all(places)
+    if ids is not None:
+        pictures = [picture._replace(id=ids[picture.name]) for picture in pictures if picture.name in ids]
+        if not pictures:
+            raise InputError(f"{', '.join(map(str, places))}: no pictures of the captions' images there")
     repeated = next((image for image, count in Counter(p.id for p in pictures).items() if count > 1), None)
     if repeated is not None:
         both = " and ".join(str(picture) for picture in pictures if picture.id == repeated)
         raise InputError(f"{both} are of the same image, {repeated}; give one of them")
     return pictures
+
+
+def list_all(places: Sequence[Path]) -> list[Picture]:
+    """All pictures in files, folders and archives; several may have one name, and so one id."""
+    files = [found for place in places for found in _files(place)]
+    if not files:
+        raise InputError(f"{', '.join(map(str, places))}: no pictures there")
+    return [Picture(id_of(Path(member or file).stem), file, member) for file, member in files]
+
+
+def in_batches(
+    pictures: Iterable[Picture], size: int, unreadable: list[tuple[Picture, str]]
+) -> Iterator[list[tuple[Picture, Image.Image]]]:
+    """What pictures show, so many at a time; those that cannot be read go to `unreadable`, with the reason."""
+    batch: list[tuple[Picture, Image.Image]] = []
+    with Reader() as reader:
+        for picture in pictures:
+            try:
+                batch.append((picture, reader.read(picture)))
+            except UnreadableError as error:
+                unreadable.append((picture, str(error)))
+            if len(batch) == size:
+                yield batch
+                batch = []
+        if batch:
+            yield batch
 
 
 def _files(place: Path) -> Iterator[tuple[Path, str | None]]:
@@ -130,8 +156,17 @@ def open_picture(content: io.BytesIO, least: int = 512) -> Image.Image:
                 )
             image.draft("RGB", (least, least))
             image.load()
-            turned = ImageOps.exif_transpose(image)
+            turned = _eight_bits(ImageOps.exif_transpose(image))
             if turned.has_transparency_data:
                 turned = turned.convert("RGBA")
                 turned = Image.alpha_composite(Image.new("RGBA", turned.size, "white"), turned)
             return turned.convert("RGB")
+
+
+def _eight_bits(image: Image.Image) -> Image.Image:
+    """Pillow cuts 16 bits off at 255, so that such a picture would be white."""
+    if image.mode == "F":
+        raise UnreadableError("pixels of floating point; save it with 8 or 16 bits a pixel")
+    if not image.mode.startswith("I"):
+        return image
+    return Image.fromarray((np.asarray(image).astype(np.int64).clip(0, 0xFFFF) >> 8).astype(np.uint8))

@@ -75,7 +75,7 @@ class CaptionSet:
 
     @cached_property
     def frequencies(self) -> Frequencies:
-        """In how many training images each n-gram of ids occurs; all COCO's take 1 GB, so they are read when asked for.
+        """In how many training images each n-gram of ids occurs; COCO's take 0.7 GB, so they are read when asked for.
 
         The captions are those that a reward compares with: cut, and with their end.
         """
@@ -122,8 +122,7 @@ def write(
     frequencies: Frequencies | None = None,
 ) -> CaptionSet:
     """Write a new folder, whole or not at all; frequencies are counted in the training captions unless given."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise InputError(f"{folder}: is there already; choose another folder, or remove this one")
+    check_new(folder)
     check(folder, described)
     captions = encode(described, vocabulary, longest)
     counted = captions.frequencies if frequencies is None else frequencies
@@ -132,7 +131,7 @@ def write(
         temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
         try:
             write_durably(temporary / CAPTIONS, _captions_json(described, vocabulary, longest))
-            write_durably(temporary / VOCABULARY, json.dumps(vocabulary.words, ensure_ascii=False, indent=0).encode())
+            write_durably(temporary / VOCABULARY, vocabulary_json(vocabulary))
             counted.save(temporary / FREQUENCIES)
             temporary.chmod(0o755)  # mkdtemp's own folders are for their owner alone
             temporary.replace(folder)
@@ -140,6 +139,12 @@ def write(
             shutil.rmtree(temporary, ignore_errors=True)
             raise
     return captions
+
+
+def check_new(folder: Path) -> None:
+    """Refuse a folder that has something in it."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise InputError(f"{folder}: is there already; choose another folder, or remove this one")
 
 
 def read(folder: str | Path) -> CaptionSet:
@@ -152,7 +157,7 @@ def read(folder: str | Path) -> CaptionSet:
     longest = content.get("longest")
     if content.get("format") != FORMAT or not isinstance(longest, int):
         raise InputError(f"{path}: not what `prproduct data captions` writes, {FORMAT!r}; prepare the captions again")
-    vocabulary = _read_vocabulary(folder / VOCABULARY)
+    vocabulary = read_vocabulary(folder / VOCABULARY)
     if content.get("vocabulary") != vocabulary.fingerprint:
         raise InputError(f"{folder / VOCABULARY}: another vocabulary than {CAPTIONS} was prepared with; prepare again")
     described = [_described(path, entry) for entry in entries(path, content.get("images"))]
@@ -190,15 +195,25 @@ def _captions_json(described: Sequence[Described], vocabulary: Vocabulary, longe
     return (json.dumps(head)[:-1] + f', "images": [\n{lines}\n]}}\n').encode()
 
 
-def _read_vocabulary(path: Path) -> Vocabulary:
+def vocabulary_json(vocabulary: Vocabulary) -> bytes:
+    """A word a line, in the order of their ids.
+
+    >>> vocabulary_json(Vocabulary(("a", "UNK")))
+    b'[\\n"a",\\n"UNK"\\n]'
+    """
+    return json.dumps(vocabulary.words, ensure_ascii=False, indent=0).encode()
+
+
+def read_vocabulary(path: Path, remedy: str = "prepare the captions again") -> Vocabulary:
+    """Read such a file; what to do about one that is missing or damaged is the `remedy`."""
     try:
         words = json.loads(path.read_bytes())
     except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}); prepare the captions again") from None
+        raise InputError(f"{path}: cannot be read ({error.strerror}); {remedy}") from None
     except ValueError:
         words = None
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-        raise InputError(f"{path}: not a JSON list of words; prepare the captions again")
+        raise InputError(f"{path}: not a JSON list of words; {remedy}")
     return Vocabulary(tuple(words))
 
 

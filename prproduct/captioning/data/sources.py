@@ -7,7 +7,7 @@ and captions are cut into words by the tokenizer of the evaluation.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +80,7 @@ def _file(path: Path, tokens: str | None) -> list[Described]:
     refuse(path, "captions of images that it does not list", set(unknown))
     files = [caption_of(path, image, "file_name") for image in images]
     # A list of images without annotations is how COCO's test images come.
-    return _tokenized(captions, files, "train" if "annotations" in content else "test")
+    return _tokenized(captions.items(), files, "train" if "annotations" in content else "test")
 
 
 def _karpathy(path: Path, images: list[dict[str, Any]], tokens: str | None) -> list[Described]:
@@ -111,14 +111,14 @@ def _tokens(path: Path, sentence: dict[str, Any]) -> str:
 def _bundled() -> list[Described]:
     described = []
     for part in ("train", "val"):
-        captions: dict[ImageId, list[str]] = {number: texts for number, texts in coco_captions(part).items()}
-        files = [f"COCO_{part}2014_{number:0>12}.jpg" for number in captions]
-        described += _tokenized(captions, files, "train")
+        captions = coco_captions(part)
+        files = [f"COCO_{part}2014_{number:012d}.jpg" for number in captions]
+        described += _tokenized(captions.items(), files, "train")
     return described
 
 
-def _tokenized(captions: Mapping[ImageId, list[str]], files: list[str], split: str) -> list[Described]:
-    pairs = zip(captions.items(), files, strict=True)
+def _tokenized(captions: Iterable[tuple[ImageId, list[str]]], files: list[str], split: str) -> list[Described]:
+    pairs = zip(captions, files, strict=True)
     described = [Described(image, file, split, tuple(texts), ()) for (image, texts), file in pairs]
     return _with_own_tokens(described)
 

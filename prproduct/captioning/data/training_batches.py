@@ -19,8 +19,15 @@ from prproduct.lab.keyed import keyed_bits
 _ORDER, _CHOICE = 3, 4  # streams of random numbers
 
 
-class FeatureSource(Protocol):
-    """Where the regions of an image come from, such as `features.open(path)`."""
+class RegionSource(Protocol):
+    """Where the regions of an image come from."""
+
+    def of(self, image: ImageId) -> NDArray[np.float32]:
+        """The features (regions, width) of an image."""
+
+
+class FeatureSource(RegionSource, Protocol):
+    """What a captioner can be trained on, such as `features.open(path)`."""
 
     @property
     def width(self) -> int:
@@ -29,9 +36,6 @@ class FeatureSource(Protocol):
     @property
     def fingerprint(self) -> str:
         """What changes with the features."""
-
-    def of(self, image: ImageId) -> NDArray[np.float32]:
-        """The features (regions, width) of an image."""
 
 
 class CaptionBatch(NamedTuple):

@@ -175,9 +175,11 @@ class _Found:
 def _top(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """The largest of each row (rows, n) and their places, in order; of equals, the first come first."""
     count = min(count, scores.shape[1])
-    values, places = scores.topk(count)  # which leaves open what it takes of equals
-    tied = ((scores >= values[:, -1:]).sum(1) > count) & ~values[:, -1].isneginf()
-    if tied.any():
+    values, places = scores.topk(min(count + 1, scores.shape[1]))  # one more tells whether equals were left out
+    tied = values[:, count - 1] == values[:, -1] if values.shape[1] > count else values[:, 0].isnan()
+    tied &= ~values[:, -1].isneginf()
+    values, places = values[:, :count], places[:, :count]
+    if tied.any():  # torch.topk takes any of them
         ordered, order = scores[tied].sort(dim=1, descending=True, stable=True)
         values[tied], places[tied] = ordered[:, :count], order[:, :count]
     places, order = places.sort(1)

@@ -54,7 +54,7 @@ def angles(group: Group) -> list[Section]:
     share = _charts(
         records,
         lambda record: record.direction_share,
-        "direction",
+        "share of direction",
         "How much of a weight's gradient turns the weight vectors: the squared norm of its part across them, as a "
         "share of the whole. The rest, the length gradient, stretches them. BatchNorm behind a layer leaves it none: "
         "the output does not depend on the length of w.",

@@ -85,9 +85,10 @@ def _line(comparison: Comparison) -> Text:
 
 
 def _numbers(difference: PairedDifference, adjusted: float) -> str:
+    corrected = "" if adjusted == difference.p_value else "corrected "
     return (
         f"over {difference.n} pairs {_points(difference.mean)}, 95 % interval {number(difference.low, sign=True)} to "
-        f"{number(difference.high, sign=True)}, {_p(adjusted)}."
+        f"{number(difference.high, sign=True)}, {corrected}{_p(adjusted)}."
     )
 
 

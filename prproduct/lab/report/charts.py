@@ -6,6 +6,7 @@ those who print in grey.
 
 from __future__ import annotations
 
+import html
 import io
 import math
 import re
@@ -240,13 +241,9 @@ def _svg(figure: Figure, title: str) -> str:
     assert size, "matplotlib writes a viewBox"
     opening = (
         f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" '
-        f'viewBox="0 0 {size[1]} {size[2]}" role="img" aria-label="{_attribute(title)}">'
+        f'viewBox="0 0 {size[1]} {size[2]}" role="img" aria-label="{html.escape(title)}">'
     )
     return opening + re.sub(r"\n\s*", "\n", svg[svg.index(">") + 1 :])
-
-
-def _attribute(text: str) -> str:
-    return text.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;")
 
 
 def swatch(style: Style) -> str:

@@ -44,7 +44,7 @@ def html(title: str, lead: Text, sections: Sequence[Section]) -> str:
     body = "\n".join(
         f'<section id="{name}"{" class=first" if place == 0 else ""}>\n'
         f"<h{section.level}>{escape(section.title)}</h{section.level}>\n"
-        + "\n".join(_block(block, known, f"{name}-{number}") for number, block in enumerate(section.blocks))
+        + "\n".join(_block(block, known, f"part-{place}-{number}") for number, block in enumerate(section.blocks))
         + "\n</section>"
         for place, (section, name) in enumerate(zip(sections, names, strict=True))
     )

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from prproduct.lab.errors import InputError
-from prproduct.lab.sweep.jobs import DIED, STOPPED, Ending, Job, attempt
+from prproduct.lab.sweep.jobs import DIED, FAILED, STOPPED, Ending, Job, attempt
 
 
 class Cluster:
@@ -71,6 +71,8 @@ class Cluster:
             return self._ray.get(reference)
         except errors.TaskCancelledError:
             return Ending(STOPPED)
+        except errors.RayTaskError as error:  # it never came to the call: prproduct may be missing on that machine
+            return Ending(FAILED, str(error).strip())
         except errors.RayError as error:
             said = str(error).strip().splitlines() or [""]
             return Ending(DIED, f"its worker died ({type(error).__name__}: {said[0]})")
