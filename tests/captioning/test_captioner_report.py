@@ -232,7 +232,7 @@ def test_a_steps_time_leaves_out_the_first_epoch_and_the_rewards_share_is_of_tra
     made_run(tmp_path / "pr", "xe", "pr", 0, 0.4, seconds=1.25)
     (group,) = groups(files.find([tmp_path]))
     xe, rl = group.stages
-    assert step_seconds([xe.counted["pr"][0]]) == pytest.approx(0.125), "10 steps in 1.25 s; the first epoch took nine times that"
+    assert step_seconds([xe.counted["pr"][0]]) == pytest.approx(0.125), "10 steps in 1.25 s; the first took 9 ×"
     assert share([rl.counted["p"][0]], "reward_seconds") == pytest.approx(0.02)
     text = all_said([tmp_path])
     assert "a training step of PR took 1.25 times as long as one of P" in text
