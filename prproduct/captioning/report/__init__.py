@@ -1,4 +1,4 @@
-"""The report on captioners: `sections(records)` as content, `write(folders, target)` as a page (docs/captioning.md)."""
+"""The report on captioners: `sections(records)` as content, `write(folders, target)` as a page (docs/report.md)."""
 
 from __future__ import annotations
 

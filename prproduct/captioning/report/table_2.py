@@ -181,10 +181,10 @@ def _own(group: Group) -> dict[str, str]:
         ),
     )
     return {
-        "captions": f"{group.captions}, fingerprint {group.data.get('captions', '?')}",
+        "captions": group.captions,
         "test_images": " and ".join(images) or "–",
         "words": f"{group.data['words'] - 1:,}",
-        "width": str(group.data["width"]),
+        "width": ", by ".join(str(told) for told in (group.data["width"], group.data.get("encoder")) if told),
         "network": f"{settings['hidden']}/{settings.get('embedding')}/{settings.get('attention')}",
         "epochs": ", ".join(f"{PHASES[s.phase]} {s.settings['epochs']}" for s in group.stages),
         "batch": str(settings.get("batch_size")),

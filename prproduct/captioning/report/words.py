@@ -27,9 +27,9 @@ def summary(groups: Sequence[Group], found: Sequence[Comparison]) -> Section:
     if items:
         blocks.append(Bullets(tuple(items)))
     if left:
-        several = "runs are" if len(left) > 1 else "run is"
+        verb = "are" if len(left) > 1 else "is"
         blocks.append(
-            Paragraph(f"{len(left)} of {len(runs)} {several} left out of every average; the last section says why.")
+            Paragraph(f"{len(left)} of {len(runs)} runs {verb} left out of every average; the last section says why.")
         )
     if found:
         blocks.append(Paragraph(_method(len(found)), note=True))
