@@ -51,7 +51,7 @@ class CaptionerConfig:
     tanh_layer: bool | None = _is(None, "a layer with tanh before the words, as the author's code has it")
     epochs: int | None = _is(None, "of training; 30 of xe, 35 of rl")
     batch_size: int | None = _is(None, "images of a step, over all processes; 64")
-    captions: int = _is(5, "captions of each image in a step of xe")
+    captions_per_image: int = _is(5, "captions of each image in a step of xe")
     learning_rate: float | None = _is(None, "at the start; 5e-4 for xe, 5e-5 for rl")
     final_rate: float = _is(0.05, "the share of the learning rate that its cosine decay ends with")
     feedback_step: float = _is(0.05, "what the probability of feeding back a drawn word grows by, in xe,")
@@ -133,6 +133,6 @@ class CaptionerConfig:
 
 _LEAST: dict[str, float] = {
     **dict.fromkeys(("seed", "clip_value", "angles"), 0),
-    **dict.fromkeys(("hidden", "embedding", "attention", "epochs", "batch_size", "captions"), 1),
+    **dict.fromkeys(("hidden", "embedding", "attention", "epochs", "batch_size", "captions_per_image"), 1),
     **dict.fromkeys(("feedback_every", "samples", "beams", "log_every"), 1),
 }

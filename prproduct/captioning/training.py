@@ -94,7 +94,7 @@ class Captioning:
             self.captions.of("train"),
             self.features,
             batch_size=batch_size,
-            captions=config.captions if config.phase == "xe" else config.samples,
+            captions=config.captions_per_image if config.phase == "xe" else config.samples,
             seed=config.seed,
             by_caption=config.phase == "rl",
             rank=fabric.global_rank,

@@ -19,7 +19,14 @@ COLOURS, SHAPES = ("red", "green", "blue"), ("circle", "square", "star")
 WIDTH = len(COLOURS) + len(SHAPES)
 NETWORK = {"hidden": 8, "embedding": 8, "attention": 8}
 XE = CaptionerConfig(
-    product="pr", **NETWORK, epochs=2, batch_size=7, captions=2, learning_rate=0.01, log_every=1, feedback_every=1
+    product="pr",
+    **NETWORK,
+    epochs=2,
+    batch_size=7,
+    captions_per_image=2,
+    learning_rate=0.01,
+    log_every=1,
+    feedback_every=1,
 )
 RL = CaptionerConfig(phase="rl", epochs=2, batch_size=7, samples=3, learning_rate=1e-3, log_every=1)
 
