@@ -45,30 +45,26 @@ def log_probabilities(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """−log-probability of the targets (…, steps), the mean over words and ends.
+    """−log-probability of the targets (…, steps), the sum over words and ends; `counted` says how many they are.
 
-    >>> cross_entropy(torch.zeros(2, 3, 4), torch.tensor([[2, 0, 0], [1, 2, 3]])).exp()  # five of them
+    >>> (cross_entropy(torch.zeros(2, 3, 4), torch.tensor([[2, 0, 0], [1, 2, 3]])) / 5).exp()
     tensor(4.)
     """
-    return -log_probabilities(logits, targets).sum() / _count(targets)
+    return -log_probabilities(logits, targets).sum()
 
 
 def reinforce(log_probabilities: Tensor, words: Tensor, advantages: Tensor) -> Tensor:
-    """−advantage · log-probability of sampled words (…, steps), the mean over words and ends.
+    """−advantage · log-probability of sampled words (…, steps), the sum over words and ends.
 
-    Its gradient is that of the expected reward, upside down, where `advantages` (…) are rewards less something that
-    does not depend on the sample: the reward of the greedy caption, or the mean of the image's other samples.
+    The mean over captions has the gradient of the expected reward, upside down, where `advantages` (…) are rewards less
+    something that does not depend on the sample: the reward of the greedy caption, or the mean of the image's others.
 
     >>> words = torch.tensor([[5, 0, 0], [7, 7, 7]])
-    >>> reinforce(torch.full((2, 3), -1.0), words, torch.tensor([1.0, 0.0]))  # (1 + 1)/5
-    tensor(0.4000)
+    >>> reinforce(torch.full((2, 3), -1.0), words, torch.tensor([1.0, 0.0]))
+    tensor(2.)
     """
     weights = counted(words) * advantages[..., None].to(log_probabilities.dtype)
-    return -(log_probabilities * weights).sum() / _count(words)
+    return -(log_probabilities * weights).sum()
 
 
 IGNORED = -100
-
-
-def _count(targets: Tensor) -> Tensor:
-    return counted(targets).sum().clamp(min=1)  # a batch without captions has a loss of zero

@@ -27,7 +27,7 @@ from prproduct.captioning.data.prepared import VOCABULARY, CaptionSet, vocabular
 from prproduct.captioning.data.training_batches import CaptionBatch, CaptionBatches, FeatureSource, padded
 from prproduct.captioning.decoding import Captions, Limits, beam, greedy, sample
 from prproduct.captioning.describing import Search, describe
-from prproduct.captioning.losses import log_probabilities, targets_of
+from prproduct.captioning.losses import cross_entropy, log_probabilities, reinforce, targets_of
 from prproduct.captioning.metrics.cider import cider_d
 from prproduct.captioning.metrics.packed import PackedCaptions
 from prproduct.captioning.metrics.reward import CiderReward
@@ -124,7 +124,7 @@ class Captioning:
     def sums(self, model: nn.Module, batch: CaptionBatch) -> dict[str, Tensor]:
         """The cross-entropy of words and ends."""
         logits = model(*batch.regions, batch.words, self._feedback)
-        return {"loss": -log_probabilities(logits.float(), targets_of(batch.words)).sum()}
+        return {"loss": cross_entropy(logits.float(), targets_of(batch.words))}
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         """The cross-entropy of the validation captions, and the CIDEr of the captions that the model gives."""
@@ -196,7 +196,7 @@ class Reinforcement(Captioning):
         given = torch.cat([torch.zeros_like(words[:, :1]), words[:, :-1]], 1)
         logits = model(*batch.regions, given).float()
         advantages = (of_candidates - baseline).flatten().to(logits.dtype)
-        loss = -(log_probabilities(logits, words).sum(1) * advantages).sum()
+        loss = reinforce(log_probabilities(logits, words), words, advantages)
         lengths = (words != 0).sum()
         return {"loss": loss, "reward": of_candidates.sum(), "baseline": baseline.sum(), "words": lengths}
 

@@ -13,10 +13,10 @@ def test_the_end_counts_once_and_nothing_behind_it_even_if_words_stand_there():
     assert counted(targets).tolist() == [[1, 1, 0, 0], [1, 0, 0, 0], [1, 1, 1, 1]]
 
 
-def test_cross_entropy_is_the_mean_over_words_and_ends():
+def test_cross_entropy_is_the_sum_over_words_and_ends():
     logits, targets = torch.randn(2, 4, 6, dtype=torch.float64), torch.tensor([[3, 2, 0, 0], [0, 1, 1, 1]])
     chosen = [(0, 0, 3), (0, 1, 2), (0, 2, 0), (1, 0, 0)]
-    expected = -sum(logits.log_softmax(-1)[place] for place in chosen) / 4
+    expected = -sum(logits.log_softmax(-1)[place] for place in chosen)
     assert torch.allclose(cross_entropy(logits, targets), expected)
 
 
@@ -49,11 +49,11 @@ def test_reinforce_in_expectation_is_the_gradient_of_the_expected_reward():
     got = 0
     for row, probability in enumerate(log_p.detach().sum(1).exp()):
         loss = reinforce(log_p[row : row + 1], captions[row : row + 1], rewards[row : row + 1])
-        got -= probability * torch.autograd.grad(loss, logits, retain_graph=True)[0] * 2  # 2 words in the mean
+        got -= probability * torch.autograd.grad(loss, logits, retain_graph=True)[0]
     assert torch.allclose(got, expected)
 
 
 def test_reinforce_gives_the_end_its_share_and_what_follows_none():
     log_p = torch.zeros(1, 4, requires_grad=True)
     reinforce(log_p, torch.tensor([[5, 0, 0, 0]]), torch.tensor([3.0])).backward()
-    assert log_p.grad.tolist() == [[-1.5, -1.5, 0.0, 0.0]]
+    assert log_p.grad.tolist() == [[-3.0, -3.0, 0.0, 0.0]]
