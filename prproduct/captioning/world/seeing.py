@@ -1,7 +1,7 @@
 """The small fixed encoder: regions of a picture, found and described by its pixels alone.
 
-A region is a patch of colour on the grey ground, and so is the whole picture, which comes last. Its vector has what is
-inside its box, in 6×6 pixels, and where the box is.
+A region is a patch of colour on the grey ground, set apart by rows or columns without colour; the whole picture is one
+more. Its vector has what is inside its box, in 6×6 pixels, and where the box is.
 """
 
 from __future__ import annotations
@@ -30,23 +30,28 @@ def regions_of(picture: NDArray[np.uint8]) -> NDArray[np.float32]:
     return np.stack([_vector(pixels, box) for box in (*boxes, (0, height, 0, width))])
 
 
-def _boxes(coloured: NDArray[np.bool_]) -> list[tuple[int, int, int, int]]:
-    """Top, bottom, left and right of each connected patch."""
-    # Every pixel takes the largest number of its neighbours until nothing changes: then a patch has one number.
-    numbers = np.where(coloured, np.arange(1, coloured.size + 1).reshape(coloured.shape), 0)
-    while True:
-        padded = np.pad(numbers, 1)
-        around = np.max([padded[:-2, 1:-1], padded[2:, 1:-1], padded[1:-1, :-2], padded[1:-1, 2:], numbers], axis=0)
-        spread = np.where(coloured, around, 0)
-        if np.array_equal(spread, numbers):
-            break
-        numbers = spread
-    boxes = []
-    for number, count in zip(*np.unique(numbers[coloured], return_counts=True), strict=True):
-        if count >= SMALLEST:
-            rows, columns = np.nonzero(numbers == number)
-            boxes.append((int(rows.min()), int(rows.max()) + 1, int(columns.min()), int(columns.max()) + 1))
-    return boxes
+def _boxes(coloured: NDArray[np.bool_], top: int = 0, left: int = 0) -> list[tuple[int, int, int, int]]:
+    """Top, bottom, left and right of each patch: cut apart along empty rows, then empty columns, and again."""
+    for axis in (0, 1):
+        runs = _runs(coloured.any(1 - axis))
+        if runs != [(0, coloured.shape[axis])]:
+            return [
+                box
+                for first, last in runs
+                for box in _boxes(
+                    coloured[first:last] if axis == 0 else coloured[:, first:last],
+                    top + first * (axis == 0),
+                    left + first * (axis == 1),
+                )
+            ]
+    height, width = coloured.shape
+    return [(top, top + height, left, left + width)] if coloured.sum() >= SMALLEST else []
+
+
+def _runs(filled: NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """First place and end of each run of True."""
+    edges = np.flatnonzero(np.diff(np.pad(filled.astype(np.int8), 1))).tolist()
+    return list(zip(edges[::2], edges[1::2], strict=True))
 
 
 def _vector(pixels: NDArray[np.float32], box: tuple[int, int, int, int]) -> NDArray[np.float32]:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from prproduct.captioning.data.prepared import SPLITS, CaptionSet, Described, encode
 from prproduct.captioning.data.vocabulary import UNKNOWN, Vocabulary
+from prproduct.captioning.metrics.fields import ImageId
 from prproduct.captioning.world import pictures, scenes, seeing, sentences
 from prproduct.captioning.world.scenes import Scene
 from prproduct.lab.errors import InputError
@@ -92,8 +93,9 @@ class SeenFeatures:
     def __contains__(self, image: object) -> bool:
         return image in self.ids
 
-    def of(self, image: int) -> NDArray[np.float32]:
+    def of(self, image: ImageId) -> NDArray[np.float32]:
         """The features (regions, width) of an image."""
+        image = int(image)
         if image not in self._seen:
             self._seen[image] = seeing.regions_of(self.world.picture(image))
         return self._seen[image]
