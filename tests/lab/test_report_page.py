@@ -1,6 +1,7 @@
 """Pages: no name is taken for markup, both formats say the same, and nothing is loaded from elsewhere."""
 
 import re
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
@@ -10,8 +11,10 @@ from prproduct.lab.report import content, files
 from prproduct.lab.report.charts import COLOURS, chart_svg, panel_svg, styles
 from prproduct.lab.report.content import (
     Bullets,
+    Card,
     Chart,
     Code,
+    Folded,
     Heading,
     Interval,
     IntervalPanel,
@@ -36,6 +39,8 @@ SECTIONS = [
             Bullets((EVIL, "two")),
             Table(EVIL, ("name", EVIL), "lr", (Heading(EVIL), (Code(EVIL), "−0.27"))),
             Chart(EVIL, (LINES, INTERVALS, LINES)),
+            Card(EVIL, ((EVIL, EVIL),), b"a picture"),
+            Folded(EVIL, (Chart(EVIL, (LINES,)), Card(EVIL, ((EVIL, Strong(EVIL)),)))),
         ),
     ),
     Section(f"Summary {EVIL}", (Paragraph("of the same name", note=True),)),
@@ -57,7 +62,7 @@ def test_no_text_becomes_markup_anywhere_on_the_page(page):
 def test_the_page_asks_for_nothing_from_elsewhere(page):
     addresses = re.findall(r'(?:src|href|xlink:href|url)\s*[=(]\s*"?([^")\s>]+)', page)
     assert addresses
-    assert all(address.startswith(("#", "data:,")) for address in addresses), addresses
+    assert all(address.startswith(("#", "data:,", "data:image/jpeg;base64,")) for address in addresses), addresses
     assert "@import" not in page
 
 
@@ -95,6 +100,7 @@ def test_both_formats_hold_every_text_and_number():
                 Bullets(("first", "second")),
                 Table("caption", ("product", "error"), "lr", (Heading("group"), ("PR", "6.23 ± 0.10"))),
                 Chart("of errors", (LinePanel("test error", "epoch", (Line("pr", (1,), (2.0,)),)),)),
+                Folded("opened", (Card("dog.jpg", (("people", "a dog"),)), Paragraph("inside"))),
             ),
         )
     ]
@@ -113,7 +119,7 @@ def test_both_formats_hold_every_text_and_number():
         "group",
         "6.23 ± 0.10",
     ]
-    for word in [*words, "of errors", "product"]:
+    for word in [*words, "of errors", "product", "opened", "dog.jpg", "people", "a dog", "inside"]:
         assert word in text, word
         assert word in page, word
     assert list(charts) == ["01.svg"]
@@ -169,6 +175,16 @@ def test_a_full_disk_leaves_the_old_report_and_nothing_half_written(tmp_path, mo
         files.write("t", "l", SECTIONS[1:], target)
     assert target.read_text() == "the old one"
     assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_folded_charts_and_pictures_are_files_beside_markdown_and_charts_of_the_page(tmp_path):
+    panel = LinePanel("error", "epoch", (Line("tempered:0.5", (1, 2), (2.0, 1.0)),))
+    sections = [Section("s", (Folded("f", (Chart("c", (panel,)), Card("dog", (("P", "a dog"),), b"JPEG"))),))]
+    assert [chart.caption for chart in content.charts(sections)] == ["c"], "its product would have no colour"
+    files.write("t", "l", sections, tmp_path / "r.md")
+    links = re.findall(r"\]\(<(.*)>\)", (tmp_path / "r.md").read_text())
+    assert [Path(link).suffix for link in links] == [".svg", ".jpg"]
+    assert (tmp_path / links[1]).read_bytes() == b"JPEG"
 
 
 def test_markdown_is_written_with_its_charts_beside_it(tmp_path):
