@@ -14,8 +14,10 @@ from rich.table import Table
 from prproduct.captioning import report
 from prproduct.captioning.command import CaptionsOption, FeaturesOption
 from prproduct.captioning.material import WORLD, material_of
+from prproduct.captioning.metrics.fields import ImageId
 from prproduct.captioning.results import write_results
 from prproduct.captioning.studies import PHASES, Choice, jobs
+from prproduct.captioning.world import World, is_true
 from prproduct.lab import runs
 from prproduct.lab.options import takes_options_of
 from prproduct.lab.sweep import Plan, Result, sweep
@@ -36,6 +38,7 @@ def captions(
 ) -> None:
     """The paper's Table 2: captioners under P, R and PR, by cross-entropy and then REINFORCE on CIDEr."""
     material = material_of(captions, source)  # what is wrong with it is said here, once
+    judges = {"true": _is_true} if captions == WORLD else {}
     wanted = jobs(choice, output, captions, source)
     workers = plan.open(len(wanted), address)
     progress = Silent() if quiet else Terminal()
@@ -48,12 +51,17 @@ def captions(
         images = len(material.captions.of("test"))
         for folder in folders:
             task = bar.add_task(f"test captions of {folder.relative_to(output.absolute())}", total=images)
-            write_results(folder, material, tick=lambda done, task=task: bar.advance(task, done))  # type: ignore[misc]
+            write_results(folder, material, judges=judges, tick=lambda done, task=task: bar.advance(task, done))  # type: ignore[misc]
     if folders:
         Console().print(_table(folders))
         report.write(folders, output / "report.html")
         Console().print(f"the page: {output / 'report.html'}", highlight=False, soft_wrap=True)
     _complain([result for result in results if not result.finished])
+
+
+def _is_true(image: ImageId, caption: str) -> float:
+    """Whether a caption is true of an image of the world."""
+    return float(is_true(World().scene(int(image)), caption))
 
 
 def _table(folders: Sequence[Path]) -> Table:

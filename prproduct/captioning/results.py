@@ -8,13 +8,14 @@ results/examples_test.json            a few of the images with their references,
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from prproduct.captioning import examples
 from prproduct.captioning.describing import Description, Search, describe
+from prproduct.captioning.metrics.fields import ImageId
 from prproduct.captioning.metrics.score import METRICS, evaluate
 from prproduct.captioning.metrics.writing import replacing
 from prproduct.captioning.training import Material, check_fits, load_captioner
@@ -23,6 +24,7 @@ from prproduct.lab.errors import InputError
 from prproduct.lab.files import read_json
 
 FOLDER = "results"
+Judge = Callable[[ImageId, str], float]
 
 
 def captions_file(folder: str | Path, split: str) -> Path:
@@ -48,11 +50,13 @@ def write_results(
     metrics: Sequence[str] = METRICS,
     *,
     which: str = "best",
+    judges: Mapping[str, Judge] | None = None,
     tick: Callable[[int], Any] = lambda images: None,
 ) -> dict[str, Any]:
     """Caption a split with a run's captioner, score it, write both into the run's folder, and give back the scores.
 
-    What was written with the same search before is read, not computed again.
+    `judges` are scores of one's own: the mean of what each says of an image and its caption. What was written with the
+    same search before is read, not computed again.
     """
     search = search or Search(longest=material.captions.longest)
     record = runs.read(folder)
@@ -73,7 +77,13 @@ def write_results(
         )
     )
     write_captions(captions_file(folder, split), said)
-    scored = {"how": wanted, "images": len(images), "metrics": list(metrics), "scores": {}, "failures": {}}
+    scored: dict[str, Any] = {
+        "how": wanted,
+        "images": len(images),
+        "metrics": list(metrics),
+        "scores": {},
+        "failures": {},
+    }
     described = [(image, one) for image, one in zip(images, said, strict=True) if image.references]
     if described:
         found = evaluate(
@@ -81,6 +91,8 @@ def write_results(
         )
         scored["scores"] = {name: float(score.total) for name, score in found.scores.items()}
         scored["failures"] = found.failures
+    for name, judge in (judges or {}).items():
+        scored["scores"][name] = sum(judge(one.image, one.caption) for one in said) / len(said)
     with replacing(scores_file(folder, split)) as file:
         file.write(json.dumps(scored, indent=1, ensure_ascii=False).encode())
     return scored

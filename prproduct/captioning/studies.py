@@ -33,8 +33,8 @@ SCALES = {
         ("p", "pr"),
         1,
         {**_SMALL_NETWORK, "dropout": 0.1},
-        {"epochs": 8, "batch_size": 20, "learning_rate": 5e-3, "angles": 40},
-        {"epochs": 4, "batch_size": 20, "learning_rate": 5e-4, "angles": 40},
+        {"epochs": 15, "batch_size": 20, "learning_rate": 5e-3, "angles": 100},
+        {"epochs": 8, "batch_size": 20, "learning_rate": 5e-4, "baseline": "others", "angles": 100},
     ),
     "small": Scale(
         ("p", "r", "pr"),
