@@ -253,3 +253,19 @@ def test_the_study_of_gradients_fits_in_80_columns():
     rows = rows_of(records)
     assert [row[0] for row in rows] == list(names)
     assert rows[3] == ["r", "2", "50.00 ± 56.57", "10.00 ± 0.00", "+40.00 ± 56.57", "+0.00 ± 0.00"]
+
+
+@pytest.mark.parametrize(
+    ("words", "ray", "address"),
+    [
+        ([], False, None),
+        (["--ray"], True, None),
+        (["--ray", "10.0.0.1:6379"], True, "10.0.0.1:6379"),
+        (["--ray", "--gpus-per-run", "0.5"], True, None),
+    ],
+)
+def test_the_address_of_a_cluster_may_be_left_out(capsys, monkeypatch, words, ray, address):
+    opened = []
+    monkeypatch.setattr(Plan, "open", lambda self, count, address: opened.append((self.ray, address)) or Here())
+    assert typed(capsys, "gradients", *TINY, "--seeds", "1", "--product", "p", *words)[0] == 0
+    assert opened == [(ray, address)]
