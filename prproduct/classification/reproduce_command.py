@@ -13,7 +13,7 @@ from prproduct.classification.data.progress import download_bars
 from prproduct.classification.report import write
 from prproduct.classification.reproduce import jobs
 from prproduct.classification.studies import Choice, configs
-from prproduct.classification.summary import table
+from prproduct.classification.summary import CAPTION, tables
 from prproduct.lab import runs
 from prproduct.lab.options import takes_options_of
 from prproduct.lab.sweep import Plan, Result, sweep
@@ -82,7 +82,7 @@ def _tell(results: Sequence[Result], output: Path) -> None:
     others = [result for result in results if not result.finished]
     console = Console()
     if finished:
-        console.print(table([runs.read(folder) for folder in finished]))
+        console.print(*tables(runs.read(folder) for folder in finished), CAPTION, "", highlight=False, sep="\n")
         write(finished, output / "report.html")
         console.print(f"the page with curves and angles: {output / 'report.html'}", highlight=False, soft_wrap=True)
     if others:

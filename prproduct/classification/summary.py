@@ -1,41 +1,44 @@
-"""What finished runs say, as a table for the terminal; the page says more."""
+"""What finished runs say, as tables for a terminal of 80 columns; the page says more."""
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
+from rich import box
 from rich.table import Table
 
+from prproduct.lab.report.statistics import PairedDifference, Sample, paired_difference
 from prproduct.lab.runs import Record
 
 _WHICH = ("last", "selected")  # epochs, as the record of a run's end names them
-_CAPTION = (
-    "± is the standard deviation over seeds. The selected epoch is that with the smallest validation error. "
+CAPTION = (
+    "± is the standard deviation over n seeds. The selected epoch is that with the smallest validation error. "
     "Differences to P are taken seed by seed; below 0 is better."
 )
 
 
-def table(records: Sequence[Record]) -> Table:
-    """Test errors of finished runs: for each network, data set and product mean ± deviation over seeds."""
-    shown = Table(title="Test error in %", caption=_CAPTION, caption_justify="left")
-    for name in ("network", "data", "product"):
-        shown.add_column(name, no_wrap=True)
-    for name in ("n", "last epoch", "selected", "last − P", "selected − P"):
-        shown.add_column(name, justify="right", no_wrap=True)
+def tables(records: Iterable[Record]) -> list[Table]:
+    """Test errors of finished runs, a table for each network and data set."""
     groups: dict[tuple[str, str], dict[str, list[Record]]] = {}
     for record in records:
         config = record.config["config"]
         groups.setdefault((config["arch"], config["data"]), {}).setdefault(config["product"], []).append(record)
-    for (arch, data), products in groups.items():
-        shown.add_section()
-        for name, own in products.items():
-            errors = [errors_by_seed(own, which) for which in _WHICH]
-            baseline = [errors_by_seed(products.get("p", []), which) if name != "p" else {} for which in _WHICH]
-            differences = [_differences(e, b) for e, b in zip(errors, baseline, strict=True)]
-            numbers = [*map(mean_and_deviation, [list(e.values()) for e in errors])]
-            numbers += [mean_and_deviation(d, sign="+") for d in differences]
-            shown.add_row(arch, data, name, str(len(own)), *numbers)
+    return [_table(f"{arch} on {data}: test error in %", products) for (arch, data), products in groups.items()]
+
+
+def _table(title: str, products: Mapping[str, Sequence[Record]]) -> Table:
+    shown = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
+    shown.add_column("product", no_wrap=True)
+    for name in ("n", "last epoch", "selected", "last − P", "selected − P"):
+        shown.add_column(name, justify="right", no_wrap=True)
+    baseline = [errors_by_seed(products.get("p", ()), which) for which in _WHICH]
+    for name, records in products.items():
+        errors = [errors_by_seed(records, which) for which in _WHICH]
+        cells = [mean_and_deviation(Sample.of(list(own.values())) if own else None) for own in errors]
+        if name != "p":
+            pairs = zip(errors, baseline, strict=True)
+            cells += [mean_and_deviation(paired_difference(own, other), sign="+") for own, other in pairs]
+        shown.add_row(name, str(len(records)), *cells)
     return shown
 
 
@@ -45,17 +48,13 @@ def errors_by_seed(records: Sequence[Record], which: str) -> dict[int, float]:
     return {seed: 100 * end["test_error"] for seed, end in ends.items() if end}
 
 
-def mean_and_deviation(values: Sequence[float], sign: str = "") -> str:
+def mean_and_deviation(sample: Sample | PairedDifference | None, sign: str = "") -> str:
     """Mean ± standard deviation; a single value has none.
 
-    >>> mean_and_deviation([1.0, 3.0]), mean_and_deviation([-0.25], sign="+"), mean_and_deviation([])
-    ('2.00 ± 1.41', '-0.25', '')
+    >>> mean_and_deviation(Sample.of([1.0, 3.0])), mean_and_deviation(Sample.of([-0.25]), sign="+")
+    ('2.00 ± 1.41', '-0.25')
     """
-    if not values:
+    if sample is None:
         return ""
-    deviation = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
-    return f"{statistics.mean(values):{sign}.2f}{deviation}"
-
-
-def _differences(values: Mapping[int, float], baseline: Mapping[int, float]) -> list[float]:
-    return [value - baseline[seed] for seed, value in values.items() if seed in baseline]
+    deviation = f" ± {sample.std:.2f}" if sample.std is not None else ""
+    return f"{sample.mean:{sign}.2f}{deviation}"

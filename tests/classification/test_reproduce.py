@@ -129,11 +129,12 @@ def test_it_trains_prints_the_table_and_writes_the_page(capsys, tmp_path, pages)
     folders = [place / product / f"seed-{seed}" for seed in (0, 1) for product in ("p", "tempered-0.5")]
     assert pages == [(folders, Path("study/report.html"))]
     assert "the page with curves and angles: study/report.html" in out
-    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in out.splitlines() if "mlp-2-8" in line]
-    assert [row[:4] for row in rows] == [["mlp-2-8", "digits", name, "2"] for name in ("p", "tempered:0.5")]
+    rows = rows_in(out)
+    assert "mlp-2-8 on digits: test error in %" in out
+    assert [row[:2] for row in rows] == [["p", "2"], ["tempered:0.5", "2"]]
     ends = [runs.read(folder).of("end")[0]["last"]["test_error"] for folder in folders]
-    assert rows[0][4].startswith(f"{50 * (ends[0] + ends[2]):.2f} ± ")
-    assert rows[1][6].startswith(f"{50 * (ends[1] - ends[0] + ends[3] - ends[2]):+.2f} ± ")
+    assert rows[0][2].startswith(f"{50 * (ends[0] + ends[2]):.2f} ± ")
+    assert rows[1][4].startswith(f"{50 * (ends[1] - ends[0] + ends[3] - ends[2]):+.2f} ± ")
 
     before = {path: path.read_bytes() for path in (tmp_path / "study").rglob("*") if path.is_file()}
     status, again, err = typed(capsys, *words)
@@ -218,19 +219,53 @@ def record(product, seed, last, selected):
 
 
 def rows_of(records):
-    console = Console(width=150)
+    console = Console(width=80)
     with console.capture() as shown:
-        console.print(summary.table(records))
-    return [[cell.strip() for cell in line.split("│")[4:-1]] for line in shown.get().splitlines() if "mlp" in line]
+        console.print(*summary.tables(records))
+    return rows_in(shown.get())
+
+
+def rows_in(shown):
+    """The cells behind each line of dashes, up to an empty line."""
+    cells, inside = [], False
+    for line in shown.splitlines():
+        inside = (inside or "───" in line) and bool(line.strip())
+        if inside and "───" not in line:
+            cells.append(re.split(r"\s{2,}", line.strip()))
+    return cells
 
 
 def test_differences_are_taken_between_runs_of_the_same_seed_alone():
     records = [record("p", 0, 0.10, 0.12), record("p", 1, 0.30, 0.20), record("pr", 1, 0.25, 0.22)]
     assert rows_of(records) == [
-        ["2", "20.00 ± 14.14", "16.00 ± 5.66", "", ""],
-        ["1", "25.00", "22.00", "-5.00", "+2.00"],
+        ["p", "2", "20.00 ± 14.14", "16.00 ± 5.66"],
+        ["pr", "1", "25.00", "22.00", "-5.00", "+2.00"],
     ]
 
 
 def test_without_p_or_without_a_selected_epoch_the_cells_are_empty():
-    assert rows_of([record("pr", 0, 0.1, None), record("pr", 1, 0.2, None)]) == [["2", "15.00 ± 7.07", "", "", ""]]
+    assert rows_of([record("pr", 0, 0.1, None), record("pr", 1, 0.2, None)]) == [["pr", "2", "15.00 ± 7.07"]]
+
+
+def test_the_study_of_gradients_fits_in_80_columns():
+    names = ("p", "no-length", "no-direction", "r", "pr")
+    records = [record(name, seed, 0.1 + 0.8 * (name == "r") * seed, 0.1) for name in names for seed in (0, 1)]
+    rows = rows_of(records)
+    assert [row[0] for row in rows] == list(names)
+    assert rows[3] == ["r", "2", "50.00 ± 56.57", "10.00 ± 0.00", "+40.00 ± 56.57", "+0.00 ± 0.00"]
+
+
+@pytest.mark.parametrize(
+    ("words", "ray", "address"),
+    [
+        ([], False, None),
+        (["--ray"], True, None),
+        (["--ray", "10.0.0.1:6379"], True, "10.0.0.1:6379"),
+        (["--ray", "--gpus-per-run", "0.5"], True, None),
+    ],
+)
+def test_the_address_of_a_cluster_may_be_left_out(capsys, monkeypatch, words, ray, address):
+    opened = []
+    monkeypatch.setattr(Plan, "open", lambda self, count, address: opened.append((self.ray, address)) or Here())
+    assert typed(capsys, "gradients", *TINY, "--seeds", "1", "--product", "p", *words)[0] == 0
+    assert opened == [(ray, address)]

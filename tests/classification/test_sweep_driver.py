@@ -1,16 +1,22 @@
 """The driver of a sweep, with workers that only pretend: which job is next, which is tried again, what is reported."""
 
+import io
 import signal
 from collections import deque
 
 import pytest
+from rich.console import Console
+from sweep_jobs import job
+from training_runs import SMALL
 
+from prproduct.classification.data import load
 from prproduct.lab import runs
 from prproduct.lab.engine import Stopped
 from prproduct.lab.errors import InputError
 from prproduct.lab.sweep import Ending, Job, sweep
 from prproduct.lab.sweep.driver import DIED, FAILED, FINISHED, REFUSED, STOPPED
-from prproduct.lab.sweep.progress import Silent
+from prproduct.lab.sweep.jobs import attempt
+from prproduct.lab.sweep.progress import Silent, Terminal, steps_done
 
 
 class Pretended:
@@ -135,10 +141,50 @@ def test_a_second_ctrl_c_does_not_wait(tmp_path):
 
 
 def test_two_runs_in_one_folder_are_refused(tmp_path):
-    (job,) = jobs(tmp_path, "a")
+    (one,) = jobs(tmp_path, "a")
     with pytest.raises(InputError, match="the same folder"):
-        sweep([job, job], Pretended({}))
+        sweep([one, one], Pretended({}))
 
 
 def test_no_jobs_are_no_work(tmp_path):
     assert sweep([], Pretended({})) == []
+
+
+def test_a_run_that_another_process_trains_is_refused_in_one_line(tmp_path):
+    """Two drivers on one folder do no harm."""
+    other = runs.Run.open(tmp_path / "a", SMALL.identity(load("digits")), {})
+    ending = attempt(job(tmp_path / "a"))
+    other.close()
+    assert ending == Ending(REFUSED, f"{tmp_path / 'a'}: is being trained by another process")
+
+
+def on_a_terminal(tmp_path, script):
+    """What the driver shows where stderr is a terminal."""
+    stream = io.StringIO()
+    shown = Terminal(Console(file=stream, force_terminal=True, width=120))
+    sweep(jobs(tmp_path, *script), Pretended(script, places=1), progress=shown, retries=1)
+    return stream.getvalue()
+
+
+def test_a_terminal_shows_how_far_each_run_and_all_of_them_are(tmp_path, monkeypatch):
+    monkeypatch.setattr("prproduct.lab.sweep.progress._LOOK_SECONDS", 0)
+    begun = runs.Run.open(tmp_path / "begun", {}, {})
+    begun.append({"event": "step", "step": 1})
+    begun.close()
+    shown = on_a_terminal(tmp_path, {"begun": [Ending(DIED, "SIGKILL"), Ending(FINISHED)], "b": [Ending(FINISHED)]})
+    assert "begun: SIGKILL; try 2 of 2" in shown
+    assert "[1/2] begun: finished" in shown
+    assert "[2/2] b: finished" in shown
+    assert "all runs" in shown
+    assert "2 of 2 runs" in shown
+
+
+def test_progress_is_read_from_the_records_of_a_run(tmp_path):
+    (one,) = jobs(tmp_path, "a")
+    assert steps_done(one) == 0
+    run = runs.Run.open(tmp_path / "a", {}, {})
+    assert steps_done(one) == 0
+    run.append({"event": "step", "step": 50})
+    run.append({"event": "epoch", "step": 63})
+    run.close()
+    assert steps_done(one) == 63
