@@ -48,7 +48,7 @@ def content(records: Sequence[Record], pictures: Path | None = None) -> tuple[st
     modules = {task: importlib.import_module(TASKS[task]) for task in by_task}
     if pictures is not None and "captioner" not in by_task:
         raise InputError("pictures are shown with captions, and no run is of a captioner; leave out --pictures")
-    options = {"captioner": {"pictures": pictures}}
+    options = {"captioner": {"pictures": pictures}} if pictures else {}
     by_part = {task: modules[task].sections(own, **options.get(task, {})) for task, own in by_task.items()}
     if len(by_task) == 1:
         (task,) = by_task

@@ -2,7 +2,7 @@
 
 import json
 import statistics
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -13,9 +13,10 @@ from small_material import RL, XE, material
 from small_material import run as train_small
 
 from prproduct.captioning import examples, paper, report
+from prproduct.captioning.configuration import CaptionerConfig
 from prproduct.captioning.report.cost import share, step_seconds
 from prproduct.captioning.report.curves import PARTS, endings, series
-from prproduct.captioning.report.stages import comparisons, groups
+from prproduct.captioning.report.stages import IDLE, comparisons, groups
 from prproduct.captioning.results import examples_file, write_results
 from prproduct.cli import main
 from prproduct.lab.errors import InputError
@@ -165,6 +166,7 @@ def test_options_that_a_phase_does_not_use_tell_no_runs_apart(tmp_path):
     made_run(tmp_path / "a", "xe", "p", 0, 0.4)
     made_run(tmp_path / "b", "xe", "p", 1, 0.8, samples=9)
     assert "60.0 ± 28.3" in all_said([tmp_path])
+    assert {name for names in IDLE.values() for name in names} <= {field.name for field in fields(CaptionerConfig)}
 
 
 def test_reinforce_that_goes_on_from_another_product_stands_apart(tmp_path):

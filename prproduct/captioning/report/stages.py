@@ -24,9 +24,9 @@ PHASES = {"xe": "cross-entropy", "rl": "REINFORCE"}
 _FIRST = {BASELINE: 0, "r": 1, "pr": 2}  # the order of the paper's table; others by name
 _OF_AN_EPOCH = ("epoch", "step", "train_loss", "validation_loss", "validation_cider", "time")
 _NOT_SHARED = ("product", "seed", "phase")
-_IDLE = {  # what a phase does not use
+IDLE = {  # what a phase does not use
     "xe": ("baseline", "candidates", "samples"),
-    "rl": ("captions", "feedback_step", "feedback_every", "feedback_limit", "dropout"),
+    "rl": ("captions_per_image", "feedback_step", "feedback_every", "feedback_limit", "dropout"),
 }
 
 
@@ -218,7 +218,7 @@ def _settings(record: Record) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def _shared(config: Mapping[str, Any]) -> dict[str, Any]:
     """What the runs of a stage have in common."""
-    left_out = (*_NOT_SHARED, *_IDLE[config["phase"]])
+    left_out = (*_NOT_SHARED, *IDLE[config["phase"]])
     return {key: value for key, value in config.items() if key not in left_out}
 
 
