@@ -29,7 +29,9 @@ from prproduct.captioning.world import World
 from prproduct.lab.errors import InputError
 
 COLOURS = {"red": (220, 30, 20), "green": (20, 200, 40), "blue": (30, 40, 230)}
-CONFIG = CaptionerConfig(**NETWORK, product="pr", dropout=0.0, epochs=12, batch_size=6, captions=1, learning_rate=0.05)
+CONFIG = CaptionerConfig(
+    **NETWORK, product="pr", dropout=0.0, epochs=12, batch_size=6, captions_per_image=1, learning_rate=0.05
+)
 
 
 def tiny(name, mean=127.0):

@@ -128,6 +128,15 @@ def test_a_signal_stops_the_running_ones_and_starts_no_other(tmp_path, number):
     assert said.lines == ["stopping; runs that write their checkpoints: 1"]
 
 
+@pytest.fixture
+def ctrl_c():
+    """Python's own handling of it, also where the tests run in the background, and it is ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ctrl_c")
 def test_a_second_ctrl_c_does_not_wait(tmp_path):
     def pressed():
         signal.raise_signal(signal.SIGINT)
