@@ -33,7 +33,7 @@ def regions_of(picture: NDArray[np.uint8]) -> NDArray[np.float32]:
 def _boxes(coloured: NDArray[np.bool_], top: int = 0, left: int = 0) -> list[tuple[int, int, int, int]]:
     """Top, bottom, left and right of each patch: cut apart along empty rows, then empty columns, and again."""
     for axis in (0, 1):
-        runs = _runs(coloured.any(1 - axis))
+        runs = _runs(np.asarray(coloured.any(1 - axis)))
         if runs != [(0, coloured.shape[axis])]:
             return [
                 box
