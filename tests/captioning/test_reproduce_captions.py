@@ -1,0 +1,87 @@
+"""`prproduct reproduce captions`: from nothing to a table and a page, and nothing trained twice."""
+
+import json
+
+import pytest
+from small_material import material
+
+from prproduct.captioning import reproduce_command, studies
+from prproduct.captioning.results import captions_file, scores_file
+from prproduct.cli import main
+from prproduct.lab import runs
+from prproduct.lab.sweep import Ending, Result
+from prproduct.lab.sweep.jobs import FINISHED
+
+NETWORK = {"hidden": 8, "embedding": 8, "attention": 8, "dropout": 0.0}
+TINY = studies.Scale(
+    ("p", "pr"), 1, NETWORK, {"epochs": 2, "batch_size": 7, "angles": 3}, {"epochs": 1, "batch_size": 7, "angles": 3}
+)
+
+
+@pytest.fixture
+def small_study(monkeypatch):
+    """On small data, in this process; what was trained."""
+    trained = []
+
+    def inline(jobs, workers, **options):
+        workers.close()
+        for job in jobs:
+            if not job.finished:
+                trained.append(job.name)
+                job.train()
+        return [Result(job, Ending(FINISHED), 1) for job in jobs]
+
+    monkeypatch.setitem(studies.SCALES, "quick", TINY)
+    monkeypatch.setattr(reproduce_command, "sweep", inline)
+    for module in (reproduce_command, studies):
+        monkeypatch.setattr(module, "material_of", lambda captions, source: material())
+    return trained
+
+
+def reproduce(folder):
+    with pytest.raises(SystemExit) as end:
+        main(["reproduce", "captions", "--captions", "small", "--workers", "1", "--quiet", "-o", str(folder)])
+    return end.value.code
+
+
+def test_both_phases_of_each_product_are_trained_captioned_scored_and_shown(small_study, tmp_path, capsys):
+    assert reproduce(tmp_path) == 0
+    shown = capsys.readouterr().out
+    images = len(material().captions.of("test"))
+    for product in ("p", "pr"):
+        for phase in ("xe", "rl"):
+            folder = tmp_path / product / "seed-0" / phase
+            assert runs.read(folder).finished
+            assert len(json.loads(captions_file(folder, "test").read_text())) == images
+            scored = json.loads(scores_file(folder, "test").read_text())
+            assert {"Bleu_4", "ROUGE_L", "CIDEr"} <= scored["scores"].keys()
+    assert "CIDEr" in shown
+    assert "report.html" in shown.replace("\n", "")
+    assert "CIDEr" in (tmp_path / "report.html").read_text()
+
+
+def test_what_is_finished_is_neither_trained_nor_scored_again(small_study, tmp_path):
+    assert reproduce(tmp_path) == 0
+    written = scores_file(tmp_path / "pr" / "seed-0" / "rl", "test").stat().st_mtime_ns
+    assert reproduce(tmp_path) == 0
+    assert small_study == ["p/seed-0", "pr/seed-0"]
+    assert scores_file(tmp_path / "pr" / "seed-0" / "rl", "test").stat().st_mtime_ns == written
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--scale", "huge"], "scale 'huge' is not known"),
+        (["--seeds", "0"], "seeds is 0"),
+        (["--captions", "world", "--features", "f.h5"], "the world has features of its own"),
+        (["--captions", "nowhere"], "features of the images are needed"),
+    ],
+)
+def test_what_a_user_can_mend_is_one_line(arguments, message, tmp_path, capsys):
+    with pytest.raises(SystemExit) as end:
+        main(["reproduce", "captions", "-o", str(tmp_path / "runs"), *arguments])
+    assert end.value.code == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert len(said.strip().splitlines()) == 1
+    assert not (tmp_path / "runs").exists()
