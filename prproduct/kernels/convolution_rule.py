@@ -6,9 +6,11 @@ together: the norms of their windows are computed first, then rows of pairs are 
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -43,16 +45,15 @@ class ConvolutionRule(CompiledRule):
         self.units = input.shape[0] * groups // self.together
         threads = threads_for(max(input.numel(), grad.numel()), self.units)
         wide, narrow = (grad.shape[2:], input.shape[2:]) if transposed else (input.shape[2:], grad.shape[2:])
-        self.shape = _shape(contraction, wide, narrow, weight.shape[2:])
+        sizes = tuple(wide), tuple(narrow), tuple(weight.shape[2:])
+        self.geometry = _geometry(contraction, self.together, weight.element_size(), *sizes)
         self.places, self.windows = math.prod(input.shape[2:]), math.prod(grad.shape[2:])
-        largest = math.prod(max(pair) for pair in zip(wide, narrow, strict=True))
-        self.window_memory = 2 * self.together * largest
-        self.plane_memory = self.window_memory + 3 * self.windows
+        memory = 2 * self.together * math.prod(map(max, wide, narrow)) + 3 * self.windows
         data_vectors = input.shape[0] * groups * self.windows
         rows = 0 if self.planes else data_vectors
         w = weight if _is_dense_by_first_axis(weight) and not transposed else weight.contiguous()
         vectors = _kernels(weight, groups, transposed)
-        numbers = (input.shape[0] * groups * self.places, threads * self.plane_memory, threads * w.shape[0], rows, rows)
+        numbers = (input.shape[0] * groups * self.places, threads * memory, threads * w.shape[0], rows, rows)
         super().__init__(program, w, vectors, groups, True, threads, rows, *numbers)
         self.coefficients, self.work, self.partial, self.norm, self.inverse = self.numbers
         bias = None if output is None else bias
@@ -65,15 +66,9 @@ class ConvolutionRule(CompiledRule):
 
     def _norms_of_windows(self) -> None:
         """Their sum, and where channels are last, all of them."""
-        what = (
-            self.contraction.transposed,
-            self.together,
-            self.x.shape[1] // self.groups,
-            self.shape,
-            self.x.data_ptr(),
-        )
-        into = (self.work, self.window_memory, self.norm, self.inverse, self.total_norm, self.planes)
-        share_out(convolution_passes().window_norms, self.threads, 0, self.units, *what, *into, self.one)
+        what = (self.contraction.transposed, self.together, self.x.shape[1] // self.groups, self.geometry.ctypes.data)
+        into = (self.x.data_ptr(), self.work, self.norm, self.inverse, self.total_norm, self.planes)
+        share_out(convolution_passes().window_norms[self.size], self.threads, 0, self.units, *what, *into)
 
     def gradients(self, grad: Tensor, wants_input: bool, wants_weight: bool) -> Gradients:
         grad = grad.contiguous(memory_format=self.format)
@@ -103,16 +98,17 @@ class ConvolutionRule(CompiledRule):
             self.x.shape[1] // self.groups,
         )
         if self.planes:
-            what = (transposed, 1, self.groups, in_channels, channels, self.shape, self.x.data_ptr(), pairs, self.table)
-            into = (self.by_weight, self.coefficients, (self.registers, self.work), self.plane_memory)
-            share_out(convolution_passes().split_planes, self.threads, 0, self.units, *what, *into, *self.rule)
+            what = (transposed, self.groups, in_channels, channels, self.geometry.ctypes.data, self.x.data_ptr(), *pairs)
+            into = (self.table, self.by_weight, self.coefficients, self.registers, self.work, self.plan)
+            share_out(convolution_passes().split_planes[self.size], self.threads, 0, self.units, *what, *into)
             return
-        norms = (self.table, (self.norm, self.inverse), self.by_weight, self.doubles, (self.registers, self.partial))
+        norms = (self.table, self.norm, self.inverse, self.by_weight, self.doubles)
+        work = (self.registers, self.partial, self.plan)
         rows = self.x.shape[0] * self.windows
-        share_out(passes().split_rows, self.threads, 0, rows, self.groups, channels, pairs, *norms, *self.rule)
-        sums = (self.doubles, self.inverse, self.work, self.window_memory, self.coefficients, self.one)
-        back = convolution_passes().window_sums_back
-        share_out(back, self.threads, 0, self.units, transposed, self.groups, self.shape, *sums)
+        share_out(passes().split_rows[self.size], self.threads, 0, rows, self.groups, channels, *pairs, *norms, *work)
+        what = (transposed, self.groups, self.geometry.ctypes.data)
+        sums = (self.doubles, self.inverse, self.work, self.coefficients)
+        share_out(convolution_passes().window_sums_back[self.size], self.threads, 0, self.units, *what, *sums)
 
     def _with_weight(self, total: Tensor) -> Tensor:
         if total.stride() != self.weight_memory.stride():
@@ -131,7 +127,8 @@ class ConvolutionRule(CompiledRule):
             self.coefficients,
             self.longest,
         )
-        share_out(add, threads_for(total.numel(), self.units), 0, self.units, *where, total.data_ptr(), self.one)
+        threads = threads_for(total.numel(), self.units)
+        share_out(add[self.size], threads, 0, self.units, *where, total.data_ptr())
         return total
 
 
@@ -153,13 +150,18 @@ def _kernels(weight: Tensor, groups: int, transposed: bool) -> Vectors:
     size = math.prod(weight.shape[2:])
     if transposed:  # (in, out/groups, *kernel)
         inputs, channels = len(weight) // groups, weight.shape[1]
-        return Vectors(channels, inputs, size, (inputs * channels * size, size, channels * size))
+        return Vectors(channels, inputs, size, inputs * channels * size, size, channels * size)
     channels, length = len(weight) // groups, weight.shape[1] * size
-    return Vectors(channels, 1, length, (channels * length, length, 0))
+    return Vectors(channels, 1, length, channels * length, length, 0)
 
 
-def _shape(contraction: Convolution, *sizes: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-    """Places, windows, kernel, stride, padding and dilation of three axes."""
+@functools.lru_cache(maxsize=256)
+def _geometry(contraction: Convolution, together: int, size: int, *sizes: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    """The integers by which passes know where windows lie: `convolution_passes.GEOMETRY`."""
     settings = (*sizes, contraction.stride, contraction.padding, contraction.dilation)
     missing = _AXES - len(contraction.stride)
-    return tuple((*(neutral,) * missing, *axes) for axes, neutral in zip(settings, (1, 1, 1, 1, 0, 1), strict=True))
+    axes = [(*(neutral,) * missing, *given) for given, neutral in zip(settings, (1, 1, 1, 1, 0, 1), strict=True)]
+    trivial = [window == [1, 1, 0] and wide == narrow for wide, narrow, *window, _ in zip(*axes, strict=True)]
+    half = together * math.prod(map(max, *sizes[:2]))
+    tail = (_AXES - sum(trivial), half, convolution_passes().over_windows[size].address)
+    return np.array([*(number for axis in axes for number in axis), *tail], dtype=np.int64)
