@@ -23,7 +23,7 @@ from typing import Any
 import numba
 from llvmlite import ir
 from numba.core import cgutils, types
-from numba.extending import intrinsic, models, overload, register_model
+from numba.extending import intrinsic, models, register_model
 
 _ROUNDED_ALIKE = {"reassoc", "nsz", "contract"}  # several sums side by side; NaN and Inf as ever
 
@@ -126,20 +126,20 @@ def _at(typing_context: Any, memory: Any, place: Any, one: Any) -> Any:
     return pointer(given, types.int64, one), generate
 
 
+def _each(typing_context: Any, value: Any, k: Any) -> Any:
+    """The kth behind a pointer, or the one number that holds for all of a strip."""
+    many = isinstance(value, types.CPointer)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.load(builder.gep(arguments[0], [arguments[1]])) if many else arguments[0]
+
+    return (value.dtype if many else value)(value, types.int64), generate
+
+
 integers: Any = intrinsic(_integers)
 one_of: Any = intrinsic(_one_of)
 at: Any = intrinsic(_at)
-
-
-def each(value: Any, k: int) -> Any:
-    """The kth behind a pointer, or the one number that holds for all of a strip."""
-
-
-@overload(each, inline="always", strict=False)
-def _each(value: Any, k: int) -> Callable[[Any, int], Any]:
-    if isinstance(value, types.CPointer):
-        return lambda value, k: value[k]
-    return lambda value, k: value
+each: Any = intrinsic(_each)
 
 
 def _ask(typing_context: Any, address: Any) -> Any:

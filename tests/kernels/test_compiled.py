@@ -2,6 +2,7 @@
 
 import ctypes
 import multiprocessing
+import struct
 import subprocess
 import sys
 import threading
@@ -256,15 +257,15 @@ def test_torchs_threads_and_ours_give_the_same(name, threads, monkeypatch):
     assert all(torch.equal(a, b) for a, b in zip(by_torchs, by_ours, strict=True))
 
 
-def test_a_team_smaller_than_asked_for_does_all_the_work(threads):
+def test_a_team_smaller_than_asked_for_does_all_the_work(threads, monkeypatch):
     """OpenMP may give fewer threads than it is asked for: inside of a parallel region it gives one."""
     threads(2)
     x = torch.randn(64, 300)
     norms, inverses = torch.zeros(64), torch.zeros(64)
     lonely = (compiled.openmp()[0], *(ctypes.cast(f, ctypes.c_void_p).value for f in (ALONE, ONE)))
+    monkeypatch.setattr(compiled, "openmp", lambda: lonely)
     addresses = (x.data_ptr(), norms.data_ptr(), inverses.data_ptr(), 0)
-    team = pointers.team_of(compiled.passes().norms_of_vectors)
-    team(lonely, 2, 0, 64, (64, 1, 300, (0, 300, 0), *addresses, compiled.one_of(x)))
+    compiled.share_out(compiled.passes().norms_of_vectors[4], 2, 0, 64, 64, 1, 300, 0, 300, 0, *addresses)
     assert relative_error(norms, x.norm(dim=1)) <= 1e-6
 
 
@@ -337,15 +338,28 @@ def test_without_numba_plain_torch_serves(monkeypatch, passes_run):
 
 
 def test_without_a_place_to_keep_the_compiled_code(monkeypatch):
-    njit = numba.njit
+    cfunc = numba.cfunc
 
-    def no_place(function, cache=False, **options):
+    def no_place(signature, cache=False, **options):
         if cache:
             raise RuntimeError("cannot cache function: no locator available")
-        return njit(function, **options)
+        return cfunc(signature, **options)
 
-    monkeypatch.setattr(numba, "njit", no_place)
-    assert pointers.compiled_pass(lambda x: x + 1)(1) == 2
+    monkeypatch.setattr(numba, "cfunc", no_place)
+    double = pointers.Pass(_double, 1)[4]
+    memory = ctypes.c_float(21.0)
+    double.call(0, 0, 0, double.pack(ctypes.addressof(memory)))
+    assert memory.value == 42.0
+
+
+def _double(first, last, share, given):
+    (address,) = pointers.integers(given)
+    pointers.at(address, 0, pointers.one_of(given))[0] *= 2
+
+
+def test_a_pass_refuses_another_number_of_integers():
+    with pytest.raises(struct.error):
+        compiled.share_out(compiled.passes().norms_of_vectors[4], 1, 0, 1, 1, 2, 3)
 
 
 class Own(Product):
