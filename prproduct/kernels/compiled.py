@@ -60,6 +60,14 @@ def convolution_passes() -> Any:
 
 
 @functools.cache
+def channels_last_passes() -> Any:
+    """Those of convolutions with channels last."""
+    from prproduct.kernels import channels_last_passes
+
+    return channels_last_passes
+
+
+@functools.cache
 def lstm() -> Any:
     """The kernels of LSTM's step."""
     from prproduct.kernels import lstm

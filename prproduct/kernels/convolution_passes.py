@@ -27,6 +27,7 @@ from prproduct.kernels.passes import (
     ROUNDED,
     RUN,
     SAME,
+    SPARE_REGISTERS,
     STRIP,
     WEIGHT_HALF,
     WEIGHT_INVERSE,
@@ -59,13 +60,13 @@ def _add(count: int, x: Any, total: Any) -> None:
 
 
 @part_of_pass
-def _add_squares(count: int, x: Any, total: Any) -> None:
+def add_squares(count: int, x: Any, total: Any) -> None:
     for k in range(count):
         total[k] += x[k] * x[k]
 
 
 @part_of_pass
-def _norms(count: int, square: Any, one: Any, value: Any, inverse: Any) -> None:
+def norms(count: int, square: Any, one: Any, value: Any, inverse: Any) -> None:
     """`pairs.Norms.of`."""
     zero = one - one
     for k in range(count):
@@ -138,7 +139,7 @@ def over_windows(first: int, inner_most: int, memory: int, geometry: Any) -> Non
 
 
 @part_of_pass
-def _sum_over_windows(gather: bool, inner: int, geometry: int, source: Any, one: Any) -> Any:
+def sum_over_windows(gather: bool, inner: int, geometry: int, source: Any, one: Any) -> Any:
     """The place of the result."""
     given = at(geometry, 0, np.int64(0))
     call(given[OVER_WINDOWS], 1 if gather else 0, inner, source, geometry)
@@ -146,7 +147,7 @@ def _sum_over_windows(gather: bool, inner: int, geometry: int, source: Any, one:
 
 
 @part_of_pass
-def _extent(geometry: int, transposed: int) -> Any:
+def extent(geometry: int, transposed: int) -> Any:
     """The numbers of places and of windows, of which a transposed convolution has as many as the other has places."""
     given = at(geometry, 0, np.int64(0))
     sizes = given[SIZES] * given[SIZES + 1] * given[SIZES + 2]
@@ -165,10 +166,10 @@ def split_planes(first: int, last: int, share: int, given: Any) -> None:
     transposed, groups, in_channels, channels, geometry, x, output, gradient, for_weight, for_input = integers(given)[:10]
     table, by_weight, coefficients, work, memory, program = integers(given)[10:]
     plan, half = at(program, 0, np.int64(0)), at(geometry, 0, np.int64(0))[HALF]
-    floor = one * at(plan[LIMITS], FLOOR, 1.0)[0]
-    places, windows = _extent(geometry, transposed)
+    floor = at(plan[LIMITS], FLOOR, one)[0]
+    places, windows = extent(geometry, transposed)
     vectors = groups * channels
-    registers = at(work, share * (plan[REGISTERS] + 1) * STRIP, one)
+    registers = at(work, share * (plan[REGISTERS] + SPARE_REGISTERS) * STRIP, one)
     source = at(memory, share * (2 * half + 3 * windows), one)
     norm = at(source, 2 * half, one)
     reciprocal, by_input = at(norm, windows, one), at(norm, 2 * windows, one)
@@ -189,8 +190,8 @@ def split_planes(first: int, last: int, share: int, given: Any) -> None:
         for k in range(places):
             source[k] = one - one
         for c in range(in_channels):
-            _add_squares(places, at(x, (unit * in_channels + c) * places, one), source)
-        _norms(windows, _sum_over_windows(not transposed, 1, geometry, source, one), one, norm, reciprocal)
+            add_squares(places, at(x, (unit * in_channels + c) * places, one), source)
+        norms(windows, sum_over_windows(not transposed, 1, geometry, source, one), one, norm, reciprocal)
         for k in range(windows):
             by_input[k] = one - one
         for j in range(channels):
@@ -224,57 +225,32 @@ def split_planes(first: int, last: int, share: int, given: Any) -> None:
         for k in range(windows):
             source[k] = by_input[k] * reciprocal[k]
         result, target = (
-            _sum_over_windows(transposed, 1, geometry, source, one),
+            sum_over_windows(transposed, 1, geometry, source, one),
             at(coefficients, unit * places, one),
         )
         for k in range(places):
             target[k] = result[k]
 
 
-@compiled_pass(10)
+@compiled_pass(8)
 def window_norms(first: int, last: int, share: int, given: Any) -> None:
-    """The norms of all windows of images, and for each share, in float64, their sum.
-
-    With planes there is but one group, and only the sum is written; else the norms for every image, window and group.
-    """
+    """The sum of all windows' norms, in float64 for each share, of images, or with planes of images and groups."""
     one = one_of(given)
-    transposed, groups, channels, geometry, x, memory, value, inverse, total, planes = integers(given)
-    places, windows = _extent(geometry, transposed)
+    planes, transposed, groups, channels, geometry, x, memory, total = integers(given)
+    places, windows = extent(geometry, transposed)
     source = at(memory, share * 2 * at(geometry, 0, np.int64(0))[HALF], one)
-    norms = 0.0
-    for n in range(first, last):
+    all_norms = 0.0
+    for unit in range(first, last):
+        image = at(x, unit * places * groups * channels, one)
         for s in range(places * groups):
-            row = at(x, (n * places * groups + s) * channels, one)
-            source[s] = one - one if planes else square_sum(channels, row, one)
+            source[s] = one - one if planes else square_sum(channels, at(image, s * channels, one), one)
         for c in range(channels if planes else 0):
-            _add_squares(places, at(x, (n * channels + c) * places, one), source)
-        squares = _sum_over_windows(not transposed, groups, geometry, source, one)
+            add_squares(places, at(image, c * places, one), source)
+        squares = sum_over_windows(not transposed, groups, geometry, source, one)
         for s in range(windows * groups):
             root = np.sqrt(squares[s])
-            positive = root > 0.0 and root < np.inf
-            norms += root if positive else 0.0
-            if not planes:
-                here = n * windows * groups + s
-                at(value, here, one)[0] = root if positive else one - one
-                at(inverse, here, one)[0] = one / root if positive else one - one
-    at(total, share, 1.0)[0] = norms
-
-
-@compiled_pass(7)
-def window_sums_back(first: int, last: int, share: int, given: Any) -> None:
-    """The sums of the windows, in float64, by their norms, back to the places of the input, for images."""
-    one = one_of(given)
-    transposed, groups, geometry, by_input, inverse, memory, coefficients = integers(given)
-    places, windows = _extent(geometry, transposed)
-    source = at(memory, share * 2 * at(geometry, 0, np.int64(0))[HALF], one)
-    for n in range(first, last):
-        sums, inverses = at(by_input, n * windows * groups, 1.0), at(inverse, n * windows * groups, one)
-        for s in range(windows * groups):
-            source[s] = inverses[s] * sums[s]
-        result = _sum_over_windows(transposed, groups, geometry, source, one)
-        target = at(coefficients, n * groups * places, one)
-        for k in range(groups * places):
-            target[k] = result[k]
+            all_norms += root if root > 0.0 and root < np.inf else 0.0
+    at(total, share, 1.0)[0] = all_norms
 
 
 @compiled_pass(7)
@@ -289,16 +265,3 @@ def add_along_planes(first: int, last: int, share: int, given: Any) -> None:
             plane, target = at(x, here, one), at(total, here, one)
             for k in range(places):
                 target[k] += plane[k] * coefficient[k] * factor
-
-
-@compiled_pass(7)
-def add_along_rows(first: int, last: int, share: int, given: Any) -> None:
-    """total += x·coefficient·longest, for images with channels last."""
-    one = one_of(given)
-    groups, channels, places, x, coefficients, longest, total = integers(given)
-    for row in range(first * places * groups, last * places * groups):
-        factor = at(coefficients, row, one)[0] * at(longest, row % groups, one)[0]
-        here = row * channels
-        from_here, to_there = at(x, here, one), at(total, here, one)
-        for k in range(channels):
-            to_there[k] += from_here[k] * factor

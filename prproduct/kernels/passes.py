@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from prproduct.kernels import programs
-from prproduct.kernels.pointers import at, call, compiled_pass, each, integers, one_of, part_of_pass, sum_of_pass
+from prproduct.kernels.pointers import at, call, compiled_pass, each, integers, one_of, part_of_pass, rounded_to, sum_of_pass
 from prproduct.kernels.programs import COS, INPUT_NORM, INVERSE_SIN, SIN, WEIGHT_NORM
 
 STRIP = 512  # pairs: a handful of such registers stays in the first-level cache
@@ -34,9 +34,10 @@ OFFSET, WEIGHT_INVERSE, ROUNDED, WEIGHT_VALUE, WEIGHT_LENGTH, FIELDS = range(6)
 # The integers by which passes know a product's program (`rules.plan_of`).
 REGISTERS, OPERATIONS, STEPS, CONSTANTS, LIMITS, RUN, ASKS_FOR_SIN, SAME = range(8)
 WEIGHT_HALF, INPUT_HALF, PLAN = 8, 12, 16
+SPARE_REGISTERS = 4  # for the passes themselves
 LENGTH, DIRECTION, WRITES, HAS_SUMS = range(4)  # of a half: registers of L and D, whether to write D∘g and to take sums
 
-# Behind the address of the limits, in float64.
+# Behind the address of the limits.
 FLOOR, EPS, TINY, NEGLIGIBLE = range(4)
 
 
@@ -124,7 +125,7 @@ def run(first: int, last: int, memory: int, plan: Any) -> None:
     one, given = one_of(plan), integers(plan)
     registers = at(memory, 0, one)
     if given[ASKS_FOR_SIN]:
-        sines(last, at(registers, COS * STRIP, one), one * at(given[LIMITS], EPS, 1.0)[0], one, at(registers, SIN * STRIP, one))
+        sines(last, at(registers, COS * STRIP, one), at(given[LIMITS], EPS, one)[0], one, at(registers, SIN * STRIP, one))
     for operation in range(given[OPERATIONS]):
         step = at(given[STEPS], 5 * operation, np.int64(0))
         result, a = at(registers, step[1] * STRIP, one), at(registers, step[2] * STRIP, one)
@@ -178,9 +179,10 @@ def split_rows(first: int, last: int, share: int, given: Any) -> None:
         integers(given)[:11]
     )
     work, partial_sums, program = integers(given)[11:]
-    plan, floor = at(program, 0, np.int64(0)), one * at(at(program, 0, np.int64(0))[LIMITS], FLOOR, 1.0)[0]
+    plan = at(program, 0, np.int64(0))
+    floor = at(plan[LIMITS], FLOOR, one)[0]
     vectors = groups * channels
-    registers = at(work, share * (plan[REGISTERS] + 1) * STRIP, one)
+    registers = at(work, share * (plan[REGISTERS] + SPARE_REGISTERS) * STRIP, one)
     partial = at(partial_sums, share * vectors, one)
     prepare(registers, plan[REGISTERS], plan[CONSTANTS], one)
     cos, inverse = at(registers, COS * STRIP, one), at(registers, INVERSE_SIN * STRIP, one)
@@ -261,7 +263,7 @@ def norms_of_vectors(first: int, last: int, share: int, given: Any) -> None:
                 square += square_sum(
                     STRIP if length - start > STRIP else length - start, at(x, place + start, one), one
                 )
-        norm = np.sqrt(one * square)
+        norm = np.sqrt(rounded_to(one, square))
         positive = norm > 0.0 and norm < np.inf
         values[vector] = norm if positive else one - one
         inverses[vector] = one / norm if positive else one - one
@@ -281,8 +283,8 @@ def tabulate(first: int, last: int, share: int, given: Any) -> None:
     one = one_of(given)
     channels, relative, limit, offset, offset_step, table, longest, by_weight, total_norm = integers(given)[:9]
     shares, data_vectors = integers(given)[9:]
-    vectors, limits = last * channels, at(limit, 0, 1.0)
-    tiny, negligible = one * limits[TINY], one * limits[NEGLIGIBLE]
+    vectors, limits = last * channels, at(limit, 0, one)
+    tiny, negligible = limits[TINY], limits[NEGLIGIBLE]
     values, inverses = at(table, WEIGHT_VALUE * vectors, one), at(table, WEIGHT_INVERSE * vectors, one)
     offsets, rounded = at(table, OFFSET * vectors, one), at(table, ROUNDED * vectors, one)
     lengths, longest_of = at(table, WEIGHT_LENGTH * vectors, one), at(longest, 0, one)
@@ -321,7 +323,7 @@ def add_along(first: int, last: int, share: int, given: Any) -> None:
         factor = 0.0
         for thread in range(shares):
             factor += sums[thread * stride + vector]
-        multiple = inverses[vector] * (one * factor)
+        multiple = inverses[vector] * rounded_to(one, factor)
         for piece in range(pieces):
             place = vector // channels * group_step + vector % channels * channel_step + piece * piece_step
             from_here, to_there = at(x, place, one), at(total, place, one)

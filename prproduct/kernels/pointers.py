@@ -136,10 +136,20 @@ def _each(typing_context: Any, value: Any, k: Any) -> Any:
     return (value.dtype if many else value)(value, types.int64), generate
 
 
+def _rounded_to(typing_context: Any, one: Any, value: Any) -> Any:
+    """A number in the type of one: between two types Numba would compute in the wider, and half as fast."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return context.cast(builder, arguments[1], value, one)
+
+    return one(one, value), generate
+
+
 integers: Any = intrinsic(_integers)
 one_of: Any = intrinsic(_one_of)
 at: Any = intrinsic(_at)
 each: Any = intrinsic(_each)
+rounded_to: Any = intrinsic(_rounded_to)
 
 
 def _ask(typing_context: Any, address: Any) -> Any:

@@ -77,7 +77,7 @@ class CompiledRule:
         self.convolution, self.threads = convolution, threads
         self.size, self.count = weight.element_size(), groups * vectors.channels
         self.plan = plan_of(program, weight.dtype, convolution)
-        registers = threads * (len(program.constants) + 1) * passes().STRIP
+        registers = threads * (len(program.constants) + passes().SPARE_REGISTERS) * passes().STRIP
         counts = (passes().FIELDS * self.count, groups, registers, *numbers)
         doubles += threads * (1 + self.count) + 1
         self.loans = [borrow(weight, doubles * 8 // self.size + sum(counts))]
@@ -159,4 +159,5 @@ def _limits(dtype: torch.dtype, convolution: bool) -> np.ndarray[Any, Any]:
     """The floor of sin² θ, eps, the smallest normal number and what is negligible beside it."""
     info = torch.finfo(dtype)
     floor = floor_of_sin_square(dtype, "cpu", convolution)
-    return np.array([floor, info.eps, info.smallest_normal, negligible_excess(dtype)])
+    limits = [floor, info.eps, info.smallest_normal, negligible_excess(dtype)]
+    return np.array(limits, dtype=str(dtype).removeprefix("torch."))
