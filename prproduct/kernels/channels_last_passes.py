@@ -43,6 +43,8 @@ from prproduct.kernels.passes import (
 from prproduct.kernels.pointers import at, call, compiled_pass, integers, one_of, part_of_pass, sum_of_pass
 from prproduct.kernels.programs import COS, INVERSE_SIN
 
+EIGHT = 8  # channels at a time, for which the compiler makes a vector of each
+
 
 @part_of_pass
 def squares_of_image(places: int, groups: int, channels: int, x: Any, one: Any, squares: Any) -> None:
@@ -57,13 +59,21 @@ def squares_of_image(places: int, groups: int, channels: int, x: Any, one: Any, 
 
 
 @part_of_pass
-def _spread(start: int, count: int, channels: int, of_windows: Any, of_pairs: Any) -> None:
-    """A number for every position and group, to each of its pairs from `start` on."""
+def _spread(start: int, count: int, channels: int, norm: Any, inverse: Any, one: Any, norms: Any, inverses: Any) -> None:
+    """The norms of windows, one for every position and group, to each of their pairs from `start` on."""
     for row in range(start // channels, (start + count - 1) // channels + 1):
         low, high = row * channels - start, (row + 1) * channels - start
-        value = of_windows[row]
-        for k in range(low if low > 0 else 0, high if high < count else count):
-            of_pairs[k] = value
+        low, high = low if low > 0 else 0, high if high < count else count
+        x, y, eighths = norm[row], inverse[row], (high - low) // EIGHT
+        for eighth in range(eighths):
+            here = low + eighth * EIGHT
+            for k in range(EIGHT):
+                norms[here + k] = x
+            for k in range(EIGHT):
+                inverses[here + k] = y
+        for k in range(low + eighths * EIGHT, high):
+            norms[k] = x
+            inverses[k] = y
 
 
 @sum_of_pass
@@ -71,8 +81,13 @@ def _gather(start: int, count: int, channels: int, of_pairs: Any, one: Any, of_w
     """The transpose: added up for every position and group."""
     for row in range(start // channels, (start + count - 1) // channels + 1):
         low, high = row * channels - start, (row + 1) * channels - start
-        total = one - one
-        for k in range(low if low > 0 else 0, high if high < count else count):
+        low, high = low if low > 0 else 0, high if high < count else count
+        total, eighths = one - one, (high - low) // EIGHT
+        for eighth in range(eighths):
+            here = low + eighth * EIGHT
+            for k in range(EIGHT):
+                total += of_pairs[here + k]
+        for k in range(low + eighths * EIGHT, high):
             total += of_pairs[k]
         of_windows[row] += total
 
@@ -137,8 +152,7 @@ def split_last(first: int, last: int, share: int, given: Any) -> None:
                     x_norm, x_inverse, of_x = at(norm, here, one), at(reciprocal, here, one), at(by_input, here, one)
                 else:
                     x_norm, x_inverse, of_x = spread, at(spread, STRIP, one), at(spread, 2 * STRIP, one)
-                    _spread(here, count, channels, norm, x_norm)
-                    _spread(here, count, channels, reciprocal, x_inverse)
+                    _spread(here, count, channels, norm, reciprocal, one, x_norm, x_inverse)
                 angles(
                     count,
                     at(output, pair, one),

@@ -77,15 +77,23 @@ def norms(count: int, square: Any, one: Any, value: Any, inverse: Any) -> None:
 
 
 @part_of_pass
-def _add_neighbours(rows: int, width: int, source: Any, one: Any, target: Any) -> None:
-    """The sums of three neighbours in every row: along the last axis, windows of three with one place of padding."""
-    for row in range(rows):
-        t, total = at(source, row * width, one), at(target, row * width, one)
-        for k in range(1, width - 1):
-            total[k] = t[k - 1] + t[k] + t[k + 1]
-        last = width - 1
-        total[last] = t[last] + t[last - 1]
-        total[0] = t[0] + t[1]
+def _add_three(count: int, apart: int, source: Any, target: Any) -> None:
+    for k in range(apart, count - apart):
+        target[k] = source[k - apart] + source[k] + source[k + apart]
+
+
+@part_of_pass
+def _add_neighbours(outer: int, size: int, inner: int, source: Any, one: Any, target: Any) -> None:
+    """The sums of three neighbours along an axis: windows of three with one place of padding. It is its own transpose.
+
+    All in one run, as rows may be short; then both ends of the axis, which have one neighbour.
+    """
+    _add_three(outer * size * inner, inner, source, target)
+    for block in range(outer):
+        start, end = block * size * inner, ((block + 1) * size - 1) * inner
+        for k in range(inner):
+            target[start + k] = source[start + k] + source[start + inner + k]
+            target[end + k] = source[end + k] + source[end - inner + k]
 
 
 @compiled_pass(GEOMETRY)
@@ -107,8 +115,8 @@ def over_windows(first: int, inner_most: int, memory: int, geometry: Any) -> Non
                 outer *= given[COUNTS + other] if gather else given[SIZES + other]
             elif other > axis:
                 inner *= given[SIZES + other] if gather else given[COUNTS + other]
-        if inner == 1 and kernel == 3 and stride == 1 and padding == 1 and dilation == 1 and size == count > 1:
-            _add_neighbours(outer, size, source, one, spare)  # its own transpose
+        if kernel == 3 and stride == 1 and padding == 1 and dilation == 1 and size == count > 1:
+            _add_neighbours(outer, size, inner, source, one, spare)
             source, spare = spare, source
             continue
         for k in range(outer * inner * (count if gather else size)):
