@@ -37,40 +37,39 @@ from prproduct.kernels.passes import (
     angles,
     fill,
     prepare,
-    square_sum,
     turn,
 )
-from prproduct.kernels.pointers import at, call, compiled_pass, integers, one_of, part_of_pass, sum_of_pass
+from prproduct.kernels.pointers import at, call, fill_eight, integers, one_of, part_of_pass, range_pass, sum_of_pass
 from prproduct.kernels.programs import COS, INVERSE_SIN
 
 EIGHT = 8  # channels at a time, for which the compiler makes a vector of each
 
 
-@part_of_pass
+@sum_of_pass
 def squares_of_image(places: int, groups: int, channels: int, x: Any, one: Any, squares: Any) -> None:
     """Σ x² over the channels of every position and group."""
-    if channels == 1:
-        for s in range(places * groups):
-            squares[s] = one - one
-        add_squares(places * groups, x, squares)
-    else:
-        for s in range(places * groups):
-            squares[s] = square_sum(channels, at(x, s * channels, one), one)
+    for s in range(places * groups):
+        row, total, eighths = at(x, s * channels, one), one - one, channels // EIGHT
+        for eighth in range(eighths):
+            eight = at(row, eighth * EIGHT, one)
+            for k in range(EIGHT):
+                total += eight[k] * eight[k]
+        for k in range(eighths * EIGHT, channels):
+            total += row[k] * row[k]
+        squares[s] = total
 
 
 @part_of_pass
-def _spread(start: int, count: int, channels: int, norm: Any, inverse: Any, one: Any, norms: Any, inverses: Any) -> None:
-    """The norms of windows, one for every position and group, to each of their pairs from `start` on."""
+def _spread(start: int, count: int, channels: int, norm: Any, inverse: Any, one: Any, norms: Any) -> None:
+    """The norms of windows, to each of their pairs from `start` on, and their inverses to the strip behind."""
+    inverses = at(norms, STRIP, one)
     for row in range(start // channels, (start + count - 1) // channels + 1):
         low, high = row * channels - start, (row + 1) * channels - start
         low, high = low if low > 0 else 0, high if high < count else count
         x, y, eighths = norm[row], inverse[row], (high - low) // EIGHT
         for eighth in range(eighths):
-            here = low + eighth * EIGHT
-            for k in range(EIGHT):
-                norms[here + k] = x
-            for k in range(EIGHT):
-                inverses[here + k] = y
+            fill_eight(at(norms, low + eighth * EIGHT, one), x)
+            fill_eight(at(inverses, low + eighth * EIGHT, one), y)
         for k in range(low + eighths * EIGHT, high):
             norms[k] = x
             inverses[k] = y
@@ -94,7 +93,15 @@ def _gather(start: int, count: int, channels: int, of_pairs: Any, one: Any, of_w
 
 @part_of_pass
 def _radial(
-    count: int, grad: Any, length: Any, direction: Any, cos: Any, input_norm: Any, weight_length: Any, sums: Any, of_x: Any
+    count: int,
+    grad: Any,
+    length: Any,
+    direction: Any,
+    cos: Any,
+    input_norm: Any,
+    weight_length: Any,
+    sums: Any,
+    of_x: Any,
 ) -> None:
     """The radial half (L − D)·cos θ·g: times ‖x‖ added to the sums of the weight vectors, times ‖w‖ for those of x."""
     for k in range(count):
@@ -103,11 +110,13 @@ def _radial(
         of_x[k] = radial * weight_length[k]
 
 
-@compiled_pass(17)
+@range_pass(17)
 def split_last(first: int, last: int, share: int, given: Any) -> None:
     """`convolution_passes.split_planes` for images with channels last."""
     one = one_of(given)
-    transposed, groups, in_channels, channels, geometry, x, output, gradient, for_weight, for_input = integers(given)[:10]
+    transposed, groups, in_channels, channels, geometry, x, output, gradient, for_weight, for_input = integers(given)[
+        :10
+    ]
     table, by_weight, coefficients, work, memory, tiles, program = integers(given)[10:]
     plan, half = at(program, 0, np.int64(0)), at(geometry, 0, np.int64(0))[HALF]
     floor = at(plan[LIMITS], FLOOR, one)[0]
@@ -139,20 +148,30 @@ def split_last(first: int, last: int, share: int, given: Any) -> None:
     spread, unread = at(registers, plan[REGISTERS] * STRIP, one), at(registers, (plan[REGISTERS] + 3) * STRIP, one)
     blocks = 0
     for n in range(first, last):
-        squares_of_image(places, groups, in_channels, at(x, n * places * groups * in_channels, one), one, source)
+        image = at(x, n * places * groups * in_channels, one)
+        if in_channels == 1:
+            for k in range(places * groups):
+                source[k] = one - one
+            add_squares(places * groups, image, source)
+        else:
+            squares_of_image(places, groups, in_channels, image, one, source)
         norms(all_windows, sum_over_windows(not transposed, groups, geometry, source, one), one, norm, reciprocal)
         for k in range(all_windows):
             by_input[k] = one - one
         for start in range(0, windows * vectors, span):
             end = start + span if windows * vectors - start > span else windows * vectors
             for here in range(start, end, STRIP):
-                count, pair, of_tile = STRIP if end - here > STRIP else end - here, n * windows * vectors + here, here - start
+                count, pair, of_tile = (
+                    STRIP if end - here > STRIP else end - here,
+                    n * windows * vectors + here,
+                    here - start,
+                )
                 of_weight, grad = at(tile, of_tile, one), at(gradient, pair, one)
                 if channels == 1:  # every pair has its own window
                     x_norm, x_inverse, of_x = at(norm, here, one), at(reciprocal, here, one), at(by_input, here, one)
                 else:
                     x_norm, x_inverse, of_x = spread, at(spread, STRIP, one), at(spread, 2 * STRIP, one)
-                    _spread(here, count, channels, norm, reciprocal, one, x_norm, x_inverse)
+                    _spread(here, count, channels, norm, reciprocal, one, spread)
                 angles(
                     count,
                     at(output, pair, one),
@@ -194,7 +213,7 @@ def split_last(first: int, last: int, share: int, given: Any) -> None:
             target[k] = result[k]
 
 
-@compiled_pass(7)
+@range_pass(7)
 def add_along_last(first: int, last: int, share: int, given: Any) -> None:
     """total += x·coefficient·longest, for images with channels last."""
     one = one_of(given)

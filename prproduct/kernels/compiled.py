@@ -209,15 +209,15 @@ def share_out(kernel: Any, threads: int, first: int, last: int, *integers: int) 
         return
     if runtime := openmp():
         parallel, number, count = runtime
-        share = pointers().share_of_team()
-        parallel(share.address, share.pack(number, count, kernel.address, first, last) + given, threads, 0)
+        team = pointers().share_of_team()
+        parallel(team.address, team.pack(number, count, kernel.address, first, last) + given, threads, 0)
         return
     if _pool is None:
         _pool = ThreadPoolExecutor(max_workers=os.cpu_count(), thread_name_prefix="prproduct")
     bounds = itertools.pairwise(first + (last - first) * thread // threads for thread in range(threads + 1))
     *elsewhere, (share, here) = enumerate(bounds)
     try:
-        running = [_pool.submit(kernel.call, *part, index, given) for index, part in elsewhere]
+        running = [_pool.submit(kernel.call, start, end, index, given) for index, (start, end) in elsewhere]
     except RuntimeError:  # the interpreter shuts down, and starts no more threads
         running = []
         kernel.call(first, here[0], 0, given)

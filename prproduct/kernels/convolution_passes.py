@@ -41,7 +41,7 @@ from prproduct.kernels.passes import (
     sums,
     turn,
 )
-from prproduct.kernels.pointers import at, call, compiled_pass, integers, one_of, part_of_pass
+from prproduct.kernels.pointers import at, call, integers, one_of, part_of_pass, range_pass
 from prproduct.kernels.programs import COS, INVERSE_SIN
 
 # The integers by which passes know where a convolution's windows lie (`convolution_rule._geometry`), the first six for
@@ -61,6 +61,7 @@ def _add(count: int, x: Any, total: Any) -> None:
 
 @part_of_pass
 def add_squares(count: int, x: Any, total: Any) -> None:
+    """total += x²"""
     for k in range(count):
         total[k] += x[k] * x[k]
 
@@ -96,7 +97,7 @@ def _add_neighbours(outer: int, size: int, inner: int, source: Any, one: Any, ta
             target[end + k] = source[end + k] + source[end - inner + k]
 
 
-@compiled_pass(GEOMETRY)
+@range_pass(GEOMETRY)
 def over_windows(first: int, inner_most: int, memory: int, geometry: Any) -> None:
     """`windows.gather`, or `windows.scatter` if the first argument is 0, of so many numbers in every place.
 
@@ -163,7 +164,7 @@ def extent(geometry: int, transposed: int) -> Any:
     return (counts, sizes) if transposed else (sizes, counts)
 
 
-@compiled_pass(16)
+@range_pass(16)
 def split_planes(first: int, last: int, share: int, given: Any) -> None:
     """`splitting.split` for planes, and the sums over windows before and behind it, for images and groups.
 
@@ -171,7 +172,9 @@ def split_planes(first: int, last: int, share: int, given: Any) -> None:
     correction along x, a number for every image, group and place.
     """
     one = one_of(given)
-    transposed, groups, in_channels, channels, geometry, x, output, gradient, for_weight, for_input = integers(given)[:10]
+    transposed, groups, in_channels, channels, geometry, x, output, gradient, for_weight, for_input = integers(given)[
+        :10
+    ]
     table, by_weight, coefficients, work, memory, program = integers(given)[10:]
     plan, half = at(program, 0, np.int64(0)), at(geometry, 0, np.int64(0))[HALF]
     floor = at(plan[LIMITS], FLOOR, one)[0]
@@ -240,7 +243,7 @@ def split_planes(first: int, last: int, share: int, given: Any) -> None:
             target[k] = result[k]
 
 
-@compiled_pass(8)
+@range_pass(8)
 def window_norms(first: int, last: int, share: int, given: Any) -> None:
     """The sum of all windows' norms, in float64 for each share, of images, or with planes of images and groups."""
     one = one_of(given)
@@ -261,7 +264,7 @@ def window_norms(first: int, last: int, share: int, given: Any) -> None:
     at(total, share, 1.0)[0] = all_norms
 
 
-@compiled_pass(7)
+@range_pass(7)
 def add_along_planes(first: int, last: int, share: int, given: Any) -> None:
     """total += x·coefficient·longest, for planes of an image and a group."""
     one = one_of(given)

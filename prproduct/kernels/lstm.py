@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
+from numba.np.numpy_support import carray
 
-from prproduct.kernels.pointers import at, compiled_pass, integers, part_of_pass
+from prproduct.kernels.pointers import at, integers, part_of_pass, range_pass
 
 F = np.float32
 LOG2_E = F(1.4426950408889634)
@@ -110,12 +110,12 @@ def _step_back_row(
 
 @part_of_pass
 def _row(address: int, stride: int, n: int, size: int) -> Any:
-    return numba.carray(at(address, n * stride, F(1.0)), size)
+    return carray(at(address, n * stride, F(1.0)), size)
 
 
-@compiled_pass(9)
+@range_pass(9)
 def step(first: int, last: int, share: int, given: Any) -> None:
-    """i, f, g, o, tanh c', h', c', each (rows, hidden) and one behind the other, of gates and cell and their strides."""
+    """i, f, g, o, tanh c', h', c', each (rows, hidden), one behind the other; gates and cell have their strides."""
     rows, size, of_input, input_stride, of_hidden, hidden_stride, cell, cell_stride, results = integers(given)
     gates, work, powers = np.empty(4 * size, np.float32), np.empty(size, np.float32), np.empty(size, np.float32)
     for n in range(first, last):
@@ -133,7 +133,7 @@ def step(first: int, last: int, share: int, given: Any) -> None:
         _product(o, tanh_cell, hidden)
 
 
-@compiled_pass(21)
+@range_pass(21)
 def step_back(first: int, last: int, share: int, given: Any) -> None:
     """The gradients of the gates, (rows, 4·hidden), and of the cell before; behind each address stands its stride.
 

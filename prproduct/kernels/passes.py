@@ -22,7 +22,17 @@ from typing import Any
 import numpy as np
 
 from prproduct.kernels import programs
-from prproduct.kernels.pointers import at, call, compiled_pass, each, integers, one_of, part_of_pass, rounded_to, sum_of_pass
+from prproduct.kernels.pointers import (
+    at,
+    call,
+    each,
+    integers,
+    one_of,
+    part_of_pass,
+    range_pass,
+    rounded_to,
+    sum_of_pass,
+)
 from prproduct.kernels.programs import COS, INPUT_NORM, INVERSE_SIN, SIN, WEIGHT_NORM
 
 STRIP = 512  # pairs: a handful of such registers stays in the first-level cache
@@ -119,13 +129,15 @@ def _perform(code: int, count: int, a: Any, b: Any, c: Any, one: Any, result: An
             result[k] = np.log(a[k])
 
 
-@compiled_pass(PLAN)
+@range_pass(PLAN)
 def run(first: int, last: int, memory: int, plan: Any) -> None:
     """The sine, where it is asked for, and all operations of a program, for a strip of pairs."""
     one, given = one_of(plan), integers(plan)
     registers = at(memory, 0, one)
     if given[ASKS_FOR_SIN]:
-        sines(last, at(registers, COS * STRIP, one), at(given[LIMITS], EPS, one)[0], one, at(registers, SIN * STRIP, one))
+        sines(
+            last, at(registers, COS * STRIP, one), at(given[LIMITS], EPS, one)[0], one, at(registers, SIN * STRIP, one)
+        )
     for operation in range(given[OPERATIONS]):
         step = at(given[STEPS], 5 * operation, np.int64(0))
         result, a = at(registers, step[1] * STRIP, one), at(registers, step[2] * STRIP, one)
@@ -171,7 +183,7 @@ def prepare(registers: Any, count: int, constants: int, one: Any) -> None:
             registers[register * STRIP + k] = one * values[register]
 
 
-@compiled_pass(14)
+@range_pass(14)
 def split_rows(first: int, last: int, share: int, given: Any) -> None:
     """`splitting.split` for rows. The sums for weight vectors, and the memory for work, are those of the share."""
     one = one_of(given)
@@ -222,9 +234,7 @@ def split_rows(first: int, last: int, share: int, given: Any) -> None:
                 if not plan[SAME]:
                     sum_of_strip = one - one
                     if input_half[HAS_SUMS]:
-                        sum_of_strip = sums(
-                            count, grad, x_length, x_direction, cos, x_norm, lengths, one, unread
-                        )
+                        sum_of_strip = sums(count, grad, x_length, x_direction, cos, x_norm, lengths, one, unread)
                     if input_half[WRITES]:
                         turn(count, grad, x_direction, at(for_input, here, one))
                 total += sum_of_strip
@@ -246,7 +256,7 @@ def square_sum(count: int, x: Any, one: Any) -> Any:
     return total
 
 
-@compiled_pass(10)
+@range_pass(10)
 def norms_of_vectors(first: int, last: int, share: int, given: Any) -> None:
     """`pairs.Norms.of`, with the squares added up strip by strip into float64, and the sum of each share's norms.
 
@@ -272,7 +282,7 @@ def norms_of_vectors(first: int, last: int, share: int, given: Any) -> None:
         at(total, share, 1.0)[0] = norms
 
 
-@compiled_pass(11)
+@range_pass(11)
 def tabulate(first: int, last: int, share: int, given: Any) -> None:
     """What follows from the norms in the table, for all groups. Sums for weight vectors start at zero.
 
@@ -309,7 +319,7 @@ def tabulate(first: int, last: int, share: int, given: Any) -> None:
         at(total_norm, shares, 1.0)[0] = 1.0 if all_offsets * data_vectors > 2.0 * all_norms * all_data else 0.0
 
 
-@compiled_pass(12)
+@range_pass(12)
 def add_along(first: int, last: int, share: int, given: Any) -> None:
     """total += sum·x/‖x‖, for each of the vectors x, which lie as for `norms_of_vectors`.
 

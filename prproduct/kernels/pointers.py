@@ -68,7 +68,7 @@ class Pass:
         return self.entries[size]
 
 
-def compiled_pass(integers: int) -> Callable[[Callable[..., Any]], Pass]:
+def range_pass(integers: int) -> Callable[[Callable[..., Any]], Pass]:
     """Decorates a function of (first, last, share, given)."""
     return lambda function: Pass(function, integers)
 
@@ -79,6 +79,15 @@ def _compile(function: Callable[..., Any], signature: Any) -> Any:
         return numba.cfunc(signature, cache=True, error_model="numpy")(function)
     except RuntimeError:  # no such place
         return numba.cfunc(signature, error_model="numpy")(function)
+
+
+def compiled_pass(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    """For Python to call with arrays; compiled at the first call, and kept on disk likewise."""
+    settings = {"nogil": True, "error_model": "numpy", **options}
+    try:
+        return numba.njit(function, cache=True, **settings)
+    except RuntimeError:
+        return numba.njit(function, **settings)
 
 
 def part_of_pass(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
@@ -136,6 +145,21 @@ def _each(typing_context: Any, value: Any, k: Any) -> Any:
     return (value.dtype if many else value)(value, types.int64), generate
 
 
+def _fill_eight(typing_context: Any, pointer: Any, value: Any) -> Any:
+    """The same number to eight places: Numba's loops of so few take longer than all else that is done with them."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        place, number = arguments
+        vector = ir.VectorType(number.type, 8)
+        filled = vector(ir.Undefined)
+        for k in range(8):
+            filled = builder.insert_element(filled, number, ir.IntType(32)(k))
+        builder.store(filled, builder.bitcast(place, vector.as_pointer()), align=value.bitwidth // 8)
+        return context.get_dummy_value()
+
+    return types.void(pointer, value), generate
+
+
 def _rounded_to(typing_context: Any, one: Any, value: Any) -> Any:
     """A number in the type of one: between two types Numba would compute in the wider, and half as fast."""
 
@@ -149,6 +173,7 @@ integers: Any = intrinsic(_integers)
 one_of: Any = intrinsic(_one_of)
 at: Any = intrinsic(_at)
 each: Any = intrinsic(_each)
+fill_eight: Any = intrinsic(_fill_eight)
 rounded_to: Any = intrinsic(_rounded_to)
 
 
@@ -198,5 +223,5 @@ def _share(team: Any) -> None:
 
 @functools.cache
 def share_of_team() -> Entry:
-    """Runs its thread's share of a pass; packs what it asks for the thread's number and count, the pass and the range."""
+    """What a team runs, for any pass: it is given whom to ask for the thread's number and count, pass and range."""
     return Entry(_share, Given(types.int64, 5))

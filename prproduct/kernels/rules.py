@@ -81,8 +81,8 @@ class CompiledRule:
         counts = (passes().FIELDS * self.count, groups, registers, *numbers)
         doubles += threads * (1 + self.count) + 1
         self.loans = [borrow(weight, doubles * 8 // self.size + sum(counts))]
-        # float64: the norms of each thread's data vectors and whether the bias has drowned p, each thread's sums for the
-        # weight vectors, and what else was asked for
+        # float64: the norms of each thread's data vectors and whether the bias has drowned p; each thread's sums for
+        # the weight vectors; and what else was asked for
         self.total_norm = address = self.loans[0].data_ptr()
         self.by_weight = address + 8 * (threads + 1)
         self.doubles = self.by_weight + 8 * threads * self.count
@@ -108,7 +108,8 @@ class CompiledRule:
         """Fill in what is known of the weight vectors; whether the bias has drowned p in the output."""
         bias = None if bias is None else bias.contiguous()
         address, step = (0, 0) if bias is None else (bias.data_ptr(), int(bias.numel() > 1))
-        vectors = (self.vectors.channels, self.convolution, _limits(self.weight_memory.dtype, self.convolution).ctypes.data)
+        limits = _limits(self.weight_memory.dtype, self.convolution).ctypes.data
+        vectors = (self.vectors.channels, self.convolution, limits)
         memory = (self.table, self.longest, self.by_weight, self.total_norm, self.threads)
         share_out(passes().tabulate[self.size], 1, 0, self.groups, *vectors, address, step, *memory, data_vectors)
         return bias is not None and ctypes.c_double.from_address(self.total_norm + 8 * self.threads).value != 0.0
