@@ -19,7 +19,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
@@ -29,7 +28,7 @@ _SMALL_FOR_OURS = 2**19  # those below which a thread of our own does
 _LONG = 2**23  # numbers that take longer than torch's threads wait for more work
 _switched_on = True
 _forked = False
-_ONE = {torch.float32: np.float32(1.0), torch.float64: np.float64(1.0)}
+_DTYPES = {torch.float32, torch.float64}
 
 
 @functools.cache
@@ -61,6 +60,14 @@ def convolution_passes() -> Any:
 
 
 @functools.cache
+def channels_last_passes() -> Any:
+    """Those of convolutions with channels last."""
+    from prproduct.kernels import channels_last_passes
+
+    return channels_last_passes
+
+
+@functools.cache
 def lstm() -> Any:
     """The kernels of LSTM's step."""
     from prproduct.kernels import lstm
@@ -84,7 +91,7 @@ def serves(*tensors: Tensor | None) -> bool:
     first = tensors[0]
     return (
         first is not None
-        and first.dtype in _ONE
+        and first.dtype in _DTYPES
         and _switched_on
         and not torch.compiler.is_compiling()
         and not torch.is_grad_enabled()
@@ -108,11 +115,6 @@ def _is_plain(t: Tensor) -> bool:
     return ordinary and torch._C._dispatch_keys(t).raw_repr() == _plain_keys() and t.numel() > 0
 
 
-def one_of(t: Tensor) -> Any:
-    """The number one in a tensor's type, by which the passes are compiled."""
-    return _ONE[t.dtype]
-
-
 def threads_for(numbers: int, pieces: int) -> int:
     """As many as torch uses, where there are numbers enough, and no more than there are pieces to share out.
 
@@ -127,8 +129,8 @@ def threads_for(numbers: int, pieces: int) -> int:
     return max(1, min(threads, pieces))
 
 
-def openmp() -> tuple[int, int, int] | None:
-    """Where torch's own OpenMP has what runs a function on its threads, and tells a thread its number and their count.
+def openmp() -> tuple[Callable[..., None], int, int] | None:
+    """What runs a function on the threads of torch's own OpenMP, and where a thread is told its number and their count.
 
     None where it cannot be found, and in a forked child.
     """
@@ -136,16 +138,17 @@ def openmp() -> tuple[int, int, int] | None:
 
 
 @functools.cache
-def _addresses_of_openmp() -> tuple[int, int, int] | None:
+def _addresses_of_openmp() -> tuple[Callable[..., None], int, int] | None:
     folder = Path(torch.__file__).parent
     patterns = [f"{place}/lib{name}*" for place in ("lib", "../torch.libs") for name in ("gomp", "iomp5", "omp")]
     for path in itertools.chain.from_iterable(folder.glob(pattern) for pattern in patterns):
         try:
             library = ctypes.CDLL(str(path), mode=os.RTLD_NOLOAD | os.RTLD_NOW)  # if torch has loaded it
-            functions = library.GOMP_parallel, library.omp_get_thread_num, library.omp_get_num_threads
+            parallel, answers = library.GOMP_parallel, (library.omp_get_thread_num, library.omp_get_num_threads)
         except (OSError, AttributeError):
             continue
-        parallel, number, count = (int(ctypes.cast(f, ctypes.c_void_p).value or 0) for f in functions)
+        parallel.argtypes, parallel.restype = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_uint, ctypes.c_uint), None
+        number, count = (int(ctypes.cast(f, ctypes.c_void_p).value or 0) for f in answers)
         return parallel, number, count
     return None
 
@@ -197,26 +200,28 @@ def _forget_threads() -> None:
 os.register_at_fork(after_in_child=_forget_threads)
 
 
-def share_out(kernel: Callable[..., None], threads: int, first: int, last: int, *arguments: Any) -> None:
-    """Run the kernel on a range in equal shares, one of them on this thread."""
+def share_out(kernel: Any, threads: int, first: int, last: int, *integers: int) -> None:
+    """Run a pass (`pointers.Entry`) on a range in equal shares, one of them on this thread."""
     global _pool
+    given = kernel.pack(*integers)
     if threads == 1:
-        kernel(first, last, 0, *arguments)
+        kernel.call(first, last, 0, given)
         return
-    team, runtime = pointers().team_of(kernel), openmp()
-    if team is not None and runtime is not None:
-        team(runtime, threads, first, last, arguments)
+    if runtime := openmp():
+        parallel, number, count = runtime
+        team = pointers().share_of_team()
+        parallel(team.address, team.pack(number, count, kernel.address, first, last) + given, threads, 0)
         return
     if _pool is None:
         _pool = ThreadPoolExecutor(max_workers=os.cpu_count(), thread_name_prefix="prproduct")
     bounds = itertools.pairwise(first + (last - first) * thread // threads for thread in range(threads + 1))
     *elsewhere, (share, here) = enumerate(bounds)
     try:
-        running = [_pool.submit(kernel, *part, index, *arguments) for index, part in elsewhere]
+        running = [_pool.submit(kernel.call, start, end, index, given) for index, (start, end) in elsewhere]
     except RuntimeError:  # the interpreter shuts down, and starts no more threads
         running = []
-        kernel(first, here[0], 0, *arguments)
-    kernel(*here, share, *arguments)
+        kernel.call(first, here[0], 0, given)
+    kernel.call(*here, share, given)
     for future in running:
         future.result()
 
@@ -228,38 +233,25 @@ def serves_lstm(*tensors: Tensor) -> bool:
 
 def lstm_step(input_gates: Tensor, hidden_gates: Tensor, cell: Tensor) -> tuple[Tensor, ...]:
     """i, f, g, o, tanh c', h' and c'."""
-    results = cell.new_empty(7, *cell.shape)
-    rows = len(cell)
-    share_out(
-        lstm().step, threads_for(input_gates.numel(), rows), 0, rows, *_arrays(input_gates, hidden_gates, cell, results)
-    )
+    rows, hidden = cell.shape
+    results = cell.new_empty(7, rows, hidden)
+    tensors = [_by_rows(t) for t in (input_gates, hidden_gates, cell)]
+    where = itertools.chain.from_iterable((t.data_ptr(), t.stride(0)) for t in tensors)
+    threads = threads_for(input_gates.numel(), rows)
+    share_out(lstm().step[4], threads, 0, rows, rows, hidden, *where, results.data_ptr())
     return results.unbind()
 
 
 def lstm_step_back(kept: tuple[Tensor, ...], grad: tuple[Tensor, ...], into: Tensor) -> Tensor:
     """The gradient of the cell before; those of the gates are written."""
     before = torch.empty_like(grad[1], memory_format=torch.contiguous_format)
-    rows = len(before)
-    share_out(lstm().step_back, threads_for(into.numel(), rows), 0, rows, *_arrays(*kept, *grad, into, before))
+    rows, hidden = before.shape
+    tensors = [*(_by_rows(t) for t in (*kept, *grad)), into, before]
+    where = itertools.chain.from_iterable((t.data_ptr(), t.stride(0)) for t in tensors)
+    share_out(lstm().step_back[4], threads_for(into.numel(), rows), 0, rows, hidden, *where)
     return before
 
 
-class _Memory:
-    """A tensor's memory for NumPy. `Tensor.numpy` would forbid its storage to be resized ever after, as FSDP does."""
-
-    __slots__ = ("__array_interface__", "tensor")
-
-    def __init__(self, t: Tensor) -> None:
-        self.tensor = t  # lives as long as the array
-        size = t.element_size()
-        self.__array_interface__ = {
-            "version": 3,
-            "typestr": f"<f{size}",
-            "shape": tuple(t.shape),
-            "strides": None if t.is_contiguous() else tuple(size * stride for stride in t.stride()),
-            "data": (t.data_ptr(), False),
-        }
-
-
-def _arrays(*tensors: Tensor) -> Iterator[Any]:
-    return (np.asarray(_Memory(t)) for t in tensors)
+def _by_rows(t: Tensor) -> Tensor:
+    """Each row in one piece."""
+    return t if t.stride(1) == 1 else t.contiguous()

@@ -15,24 +15,41 @@ from typing import Any
 import numpy as np
 
 from prproduct.kernels.passes import (
+    CONSTANTS,
+    DIRECTION,
+    FLOOR,
+    HAS_SUMS,
+    INPUT_HALF,
+    LENGTH,
+    LIMITS,
     OFFSET,
+    REGISTERS,
     ROUNDED,
+    RUN,
+    SAME,
+    SPARE_REGISTERS,
     STRIP,
+    WEIGHT_HALF,
     WEIGHT_INVERSE,
     WEIGHT_LENGTH,
     WEIGHT_VALUE,
+    WRITES,
     angles,
+    fill,
     prepare,
-    run,
-    sines,
     square_sum,
     sums,
     turn,
 )
-from prproduct.kernels.pointers import at, compiled_pass, in_team, part_of_pass, team_pass
-from prproduct.kernels.programs import COS, INVERSE_SIN, SIN
+from prproduct.kernels.pointers import at, call, integers, one_of, part_of_pass, range_pass
+from prproduct.kernels.programs import COS, INVERSE_SIN
 
+# The integers by which passes know where a convolution's windows lie (`convolution_rule._geometry`), the first six for
+# each of the axes: places, windows, kernel, stride, padding, dilation; how many axes are not trivial; how far apart the
+# two pieces of memory are, to and fro between which sums go; and the address of `over_windows`.
 AXES = 3
+SIZES, COUNTS, KERNELS, STRIDES, PADDINGS, DILATIONS = range(0, 6 * AXES, AXES)
+MOVES, HALF, OVER_WINDOWS, GEOMETRY = range(6 * AXES, 6 * AXES + 4)
 
 
 # Loops that LLVM vectorizes only in functions of their own.
@@ -43,13 +60,14 @@ def _add(count: int, x: Any, total: Any) -> None:
 
 
 @part_of_pass
-def _add_squares(count: int, x: Any, total: Any) -> None:
+def add_squares(count: int, x: Any, total: Any) -> None:
+    """total += x²"""
     for k in range(count):
         total[k] += x[k] * x[k]
 
 
 @part_of_pass
-def _norms(count: int, square: Any, one: Any, value: Any, inverse: Any) -> None:
+def norms(count: int, square: Any, one: Any, value: Any, inverse: Any) -> None:
     """`pairs.Norms.of`."""
     zero = one - one
     for k in range(count):
@@ -60,40 +78,53 @@ def _norms(count: int, square: Any, one: Any, value: Any, inverse: Any) -> None:
 
 
 @part_of_pass
-def _add_neighbours(rows: int, width: int, source: Any, one: Any, target: Any) -> None:
-    """The sums of three neighbours in every row: along the last axis, windows of three with one place of padding."""
-    for row in range(rows):
-        t, total = at(source, row * width, one), at(target, row * width, one)
-        for k in range(1, width - 1):
-            total[k] = t[k - 1] + t[k] + t[k + 1]
-        last = width - 1
-        total[last] = t[last] + t[last - 1]
-        total[0] = t[0] + t[1]
+def _add_three(count: int, apart: int, source: Any, target: Any) -> None:
+    for k in range(apart, count - apart):
+        target[k] = source[k - apart] + source[k] + source[k + apart]
 
 
 @part_of_pass
-def _over_windows(gather: bool, groups: int, shape: Any, source: Any, spare: Any, one: Any) -> Any:
-    """`windows.gather` or `windows.scatter`, to and fro between two pieces of memory; the one with the result."""
-    sizes, counts, kernels, strides, paddings, dilations = shape
+def _add_neighbours(outer: int, size: int, inner: int, source: Any, one: Any, target: Any) -> None:
+    """The sums of three neighbours along an axis: windows of three with one place of padding. It is its own transpose.
+
+    All in one run, as rows may be short; then both ends of the axis, which have one neighbour.
+    """
+    _add_three(outer * size * inner, inner, source, target)
+    for block in range(outer):
+        start, end = block * size * inner, ((block + 1) * size - 1) * inner
+        for k in range(inner):
+            target[start + k] = source[start + k] + source[start + inner + k]
+            target[end + k] = source[end + k] + source[end - inner + k]
+
+
+@range_pass(GEOMETRY)
+def over_windows(first: int, inner_most: int, memory: int, geometry: Any) -> None:
+    """`windows.gather`, or `windows.scatter` if the first argument is 0, of so many numbers in every place.
+
+    Axis by axis, from one piece of memory to the other: the result is in the second if the moves are odd.
+    """
+    one, given, gather = one_of(geometry), integers(geometry), first == 1
+    source, spare = at(memory, 0, one), at(memory, given[HALF], one)
     for axis in range(AXES):
-        kernel, stride, padding, size, count = kernels[axis], strides[axis], paddings[axis], sizes[axis], counts[axis]
+        size, count, kernel = given[SIZES + axis], given[COUNTS + axis], given[KERNELS + axis]
+        stride, padding, dilation = given[STRIDES + axis], given[PADDINGS + axis], given[DILATIONS + axis]
         if kernel == 1 and stride == 1 and padding == 0 and size == count:
             continue
-        outer, inner = groups, 1  # how often the axis is there, and how many numbers lie in one of its places
+        outer, inner = 1, inner_most  # how often the axis is there, and how many numbers lie in one of its places
         for other in range(AXES):
             if other < axis:
-                outer *= counts[other] if gather else sizes[other]
+                outer *= given[COUNTS + other] if gather else given[SIZES + other]
             elif other > axis:
-                inner *= sizes[other] if gather else counts[other]
-        if inner == 1 and kernel == 3 and stride == 1 and padding == 1 and dilations[axis] == 1 and size == count > 1:
-            _add_neighbours(outer, size, source, one, spare)  # its own transpose
+                inner *= given[SIZES + other] if gather else given[COUNTS + other]
+        if kernel == 3 and stride == 1 and padding == 1 and dilation == 1 and size == count > 1:
+            _add_neighbours(outer, size, inner, source, one, spare)
             source, spare = spare, source
             continue
         for k in range(outer * inner * (count if gather else size)):
             spare[k] = one - one
         for block in range(outer):
             for k in range(kernel):
-                shift = k * dilations[axis] - padding  # the kth place of window o is o·stride + shift
+                shift = k * dilation - padding  # the kth place of window o is o·stride + shift
                 low, high = -(shift // stride), (size - 1 - shift) // stride + 1
                 low, high = low if low > 0 else 0, high if high < count else count
                 # Windows whose places are next to each other, or as far apart as all, make one run.
@@ -114,59 +145,64 @@ def _over_windows(gather: bool, groups: int, shape: Any, source: Any, spare: Any
                         for i in range(length):
                             spare[place + i * step] += source[window + i]
         source, spare = spare, source
-    return source
 
 
-@compiled_pass
-def split_planes(
-    first: int,  # planes that belong together, those of an image and a group
-    last: int,
-    share: int,  # which of by_weight and of the memory for work is this thread's
-    transposed: bool,
-    together: int,  # one: groups that are summed over windows at a time
-    groups: int,
-    in_channels: int,  # of a group
-    channels: int,
-    shape: Any,  # of the axes: places, windows, kernel, stride, padding, dilation
-    x: int,
-    pairs: Any,  # addresses: output, grad, D∘g for ∂/∂w, D∘g for ∂/∂x
-    table: int,
-    by_weight: int,  # float64, added to
-    coefficients: int,  # for the correction along x, a number for every image, group and position
-    work: Any,  # addresses: registers, and numbers for every window and place
-    memory: int,  # how many of the latter each share has
-    plan: Any,  # these as for `passes.split_rows`
-    weight_half: Any,
-    input_half: Any,
-    steps: Any,
-    constants: int,
-    floor: Any,
-    eps: Any,
-    one: Any,
-) -> None:
-    """`splitting.split` for planes, and the sums over windows before and behind it."""
-    sizes, counts = shape[0], shape[1]
-    size, windows = sizes[0] * sizes[1] * sizes[2], counts[0] * counts[1] * counts[2]
-    places, windows = (windows, size) if transposed else (size, windows)
+@part_of_pass
+def sum_over_windows(gather: bool, inner: int, geometry: int, source: Any, one: Any) -> Any:
+    """The place of the result."""
+    given = at(geometry, 0, np.int64(0))
+    call(given[OVER_WINDOWS], 1 if gather else 0, inner, source, geometry)
+    return at(source, given[HALF] if given[MOVES] % 2 else 0, one)
+
+
+@part_of_pass
+def extent(geometry: int, transposed: int) -> Any:
+    """The numbers of places and of windows, of which a transposed convolution has as many as the other has places."""
+    given = at(geometry, 0, np.int64(0))
+    sizes = given[SIZES] * given[SIZES + 1] * given[SIZES + 2]
+    counts = given[COUNTS] * given[COUNTS + 1] * given[COUNTS + 2]
+    return (counts, sizes) if transposed else (sizes, counts)
+
+
+@range_pass(16)
+def split_planes(first: int, last: int, share: int, given: Any) -> None:
+    """`splitting.split` for planes, and the sums over windows before and behind it, for images and groups.
+
+    Sums for weight vectors, in float64, and memory for work are those of the share. The coefficients are those of the
+    correction along x, a number for every image, group and place.
+    """
+    one = one_of(given)
+    transposed, groups, in_channels, channels, geometry, x, output, gradient, for_weight, for_input = integers(given)[
+        :10
+    ]
+    table, by_weight, coefficients, work, memory, program = integers(given)[10:]
+    plan, half = at(program, 0, np.int64(0)), at(geometry, 0, np.int64(0))[HALF]
+    floor = at(plan[LIMITS], FLOOR, one)[0]
+    places, windows = extent(geometry, transposed)
     vectors = groups * channels
-    registers = at(work[0], share * (plan[0] + 1) * STRIP, one)
-    norm = at(work[1], share * memory, one)
-    reciprocal, by_input, source = at(norm, windows, one), at(norm, 2 * windows, one), at(norm, 3 * windows, one)
-    spare = at(source, (memory - 3 * windows) // 2, one)
+    registers = at(work, share * (plan[REGISTERS] + SPARE_REGISTERS) * STRIP, one)
+    source = at(memory, share * (2 * half + 3 * windows), one)
+    norm = at(source, 2 * half, one)
+    reciprocal, by_input = at(norm, windows, one), at(norm, 2 * windows, one)
     totals = at(by_weight, share * vectors, 1.0)
-    prepare(registers, plan[0], constants, one)
+    prepare(registers, plan[REGISTERS], plan[CONSTANTS], one)
     cos, inverse = at(registers, COS * STRIP, one), at(registers, INVERSE_SIN * STRIP, one)
-    weight_length, weight_direction = (
-        at(registers, weight_half[0] * STRIP, one),
-        at(registers, weight_half[1] * STRIP, one),
+    weight_half, input_half = at(program, WEIGHT_HALF, np.int64(0)), at(program, INPUT_HALF, np.int64(0))
+    w_length, w_direction = (
+        at(registers, weight_half[LENGTH] * STRIP, one),
+        at(registers, weight_half[DIRECTION] * STRIP, one),
     )
+    x_length, x_direction = (
+        at(registers, input_half[LENGTH] * STRIP, one),
+        at(registers, input_half[DIRECTION] * STRIP, one),
+    )
+    unread = at(registers, plan[REGISTERS] * STRIP, one)
     for unit in range(first, last):
         for k in range(places):
             source[k] = one - one
         for c in range(in_channels):
-            _add_squares(places, at(x, (unit * in_channels + c) * places, one), source)
-        squares = _over_windows(not transposed, together, shape, source, spare, one)
-        _norms(windows, squares, one, norm, reciprocal)
+            add_squares(places, at(x, (unit * in_channels + c) * places, one), source)
+        norms(windows, sum_over_windows(not transposed, 1, geometry, source, one), one, norm, reciprocal)
         for k in range(windows):
             by_input[k] = one - one
         for j in range(channels):
@@ -177,202 +213,66 @@ def split_planes(
                 of_weight[ROUNDED * vectors],
                 of_weight[WEIGHT_VALUE * vectors],
             )
-            w_inverse, w_length = of_weight[WEIGHT_INVERSE * vectors], of_weight[WEIGHT_LENGTH * vectors]
+            w_inverse, w_share = of_weight[WEIGHT_INVERSE * vectors], of_weight[WEIGHT_LENGTH * vectors]
             for start in range(0, windows, STRIP):
                 count = STRIP if windows - start > STRIP else windows - start
                 here = (unit * channels + j) * windows + start
-                grad, x_norm = at(pairs[1], here, one), at(norm, start, one)
+                grad, x_norm = at(gradient, here, one), at(norm, start, one)
                 x_inverse, x_total = at(reciprocal, start, one), at(by_input, start, one)
-                angles(count, at(pairs[0], here, one), offset, w_inverse, x_inverse, rounded, floor, one, cos, inverse)
-                if eps is not None:
-                    sines(count, cos, eps, one, at(registers, SIN * STRIP, one))
-                if steps is not None:
-                    run(count, plan[1], steps, w_norm, x_norm, registers, one)
-                if weight_half[3]:
-                    totals[vector] += sums(
-                        count,
-                        grad,
-                        weight_length,
-                        weight_direction,
-                        cos,
-                        w_length,
-                        x_norm,
-                        one,
-                        x_total if input_half is None else at(registers, plan[0] * STRIP, one),
-                    )
-                if input_half is not None:
-                    length, direction = (
-                        at(registers, input_half[0] * STRIP, one),
-                        at(registers, input_half[1] * STRIP, one),
-                    )
-                    if input_half[3]:
-                        sums(count, grad, length, direction, cos, w_length, x_norm, one, x_total)
-                    if input_half[2]:
-                        turn(count, grad, direction, at(pairs[3], here, one))
-                if weight_half[2]:
-                    turn(count, grad, weight_direction, at(pairs[2], here, one))
+                angles(count, at(output, here, one), offset, w_inverse, x_inverse, rounded, floor, one, cos, inverse)
+                if plan[RUN]:
+                    fill(count, w_norm, x_norm, one, registers)
+                    call(plan[RUN], 0, count, registers, program)
+                if weight_half[HAS_SUMS]:
+                    summed = x_total if plan[SAME] else unread
+                    totals[vector] += sums(count, grad, w_length, w_direction, cos, w_share, x_norm, one, summed)
+                if not plan[SAME]:
+                    if input_half[HAS_SUMS]:
+                        sums(count, grad, x_length, x_direction, cos, w_share, x_norm, one, x_total)
+                    if input_half[WRITES]:
+                        turn(count, grad, x_direction, at(for_input, here, one))
+                if weight_half[WRITES]:
+                    turn(count, grad, w_direction, at(for_weight, here, one))
         for k in range(windows):
             source[k] = by_input[k] * reciprocal[k]
         result, target = (
-            _over_windows(transposed, together, shape, source, spare, one),
+            sum_over_windows(transposed, 1, geometry, source, one),
             at(coefficients, unit * places, one),
         )
         for k in range(places):
             target[k] = result[k]
 
 
-@compiled_pass
-def window_norms(
-    first: int,  # images
-    last: int,
-    share: int,
-    transposed: bool,
-    groups: int,
-    channels: int,
-    shape: Any,
-    x: int,
-    work: int,
-    memory: int,
-    value: int,
-    inverse: int,
-    total: int,  # float64, for each share: the sum of its norms
-    planes: bool,  # if not, channels are last
-    one: Any,
-) -> None:
-    """The norms of all windows, written for every image, window and group if channels are last."""
-    sizes, counts = shape[0], shape[1]
-    size, windows = sizes[0] * sizes[1] * sizes[2], counts[0] * counts[1] * counts[2]
-    places, windows = (windows, size) if transposed else (size, windows)
-    source = at(work, share * memory, one)
-    spare = at(source, memory // 2, one)
-    norms = 0.0
-    for n in range(first, last):
-        for g in range(groups):
-            target = at(source, g * places, one)
-            for s in range(places):
-                row = at(x, ((n * places + s) * groups + g) * channels, one)
-                target[s] = one - one if planes else square_sum(channels, row, one)
-            for c in range(channels if planes else 0):
-                _add_squares(places, at(x, ((n * groups + g) * channels + c) * places, one), target)
-        squares = _over_windows(not transposed, groups, shape, source, spare, one)
-        for g in range(groups):
-            for s in range(windows):
-                root = np.sqrt(squares[g * windows + s])
-                positive = root > 0.0 and root < np.inf
-                norms += root if positive else 0.0
-                if not planes:
-                    here = (n * windows + s) * groups + g
-                    at(value, here, one)[0] = root if positive else one - one
-                    at(inverse, here, one)[0] = one / root if positive else one - one
-    at(total, share, 1.0)[0] = norms
-
-
-@compiled_pass
-def window_sums_back(
-    first: int,
-    last: int,
-    share: int,
-    transposed: bool,
-    groups: int,
-    shape: Any,
-    by_input: int,  # float64, for every image, window and group
-    inverse: int,
-    work: int,
-    memory: int,
-    coefficients: int,  # for every image, group and position
-    one: Any,
-) -> None:
-    """The sums of the windows, by their norms, back to the positions of the input."""
-    sizes, counts = shape[0], shape[1]
-    size, windows = sizes[0] * sizes[1] * sizes[2], counts[0] * counts[1] * counts[2]
-    places, windows = (windows, size) if transposed else (size, windows)
-    source = at(work, share * memory, one)
-    spare = at(source, memory // 2, one)
-    for n in range(first, last):
-        for g in range(groups):
-            for s in range(windows):
-                here = (n * windows + s) * groups + g
-                source[g * windows + s] = at(inverse, here, one)[0] * at(by_input, here, 1.0)[0]
-        result = _over_windows(transposed, groups, shape, source, spare, one)
-        target = at(coefficients, n * groups * places, one)
-        for k in range(groups * places):
-            target[k] = result[k]
-
-
-@compiled_pass
-def add_along_planes(
-    first: int,
-    last: int,
-    share: int,
-    groups: int,
-    channels: int,
-    positions: int,
-    x: int,
-    coefficients: int,
-    longest: int,
-    total: int,
-    one: Any,
-) -> None:
-    """total += x·coefficient·longest, for planes of an image and a group."""
+@range_pass(8)
+def window_norms(first: int, last: int, share: int, given: Any) -> None:
+    """The sum of all windows' norms, in float64 for each share, of images, or with planes of images and groups."""
+    one = one_of(given)
+    planes, transposed, groups, channels, geometry, x, memory, total = integers(given)
+    places, windows = extent(geometry, transposed)
+    source = at(memory, share * 2 * at(geometry, 0, np.int64(0))[HALF], one)
+    all_norms = 0.0
     for unit in range(first, last):
-        factor, coefficient = at(longest, unit % groups, one)[0], at(coefficients, unit * positions, one)
+        image = at(x, unit * places * groups * channels, one)
+        for s in range(places * groups):
+            source[s] = one - one if planes else square_sum(channels, at(image, s * channels, one), one)
+        for c in range(channels if planes else 0):
+            add_squares(places, at(image, c * places, one), source)
+        squares = sum_over_windows(not transposed, groups, geometry, source, one)
+        for s in range(windows * groups):
+            root = np.sqrt(squares[s])
+            all_norms += root if root > 0.0 and root < np.inf else 0.0
+    at(total, share, 1.0)[0] = all_norms
+
+
+@range_pass(7)
+def add_along_planes(first: int, last: int, share: int, given: Any) -> None:
+    """total += x·coefficient·longest, for planes of an image and a group."""
+    one = one_of(given)
+    groups, channels, places, x, coefficients, longest, total = integers(given)
+    for unit in range(first, last):
+        factor, coefficient = at(longest, unit % groups, one)[0], at(coefficients, unit * places, one)
         for c in range(channels):
-            here = (unit * channels + c) * positions
+            here = (unit * channels + c) * places
             plane, target = at(x, here, one), at(total, here, one)
-            for k in range(positions):
+            for k in range(places):
                 target[k] += plane[k] * coefficient[k] * factor
-
-
-@compiled_pass
-def add_along_rows(
-    first: int,
-    last: int,
-    share: int,
-    groups: int,
-    channels: int,
-    positions: int,
-    x: int,
-    coefficients: int,
-    longest: int,
-    total: int,
-    one: Any,
-) -> None:
-    """total += x·coefficient·longest, for images with channels last."""
-    for n in range(first, last):
-        for s in range(positions):
-            for g in range(groups):
-                factor = at(coefficients, (n * groups + g) * positions + s, one)[0] * at(longest, g, one)[0]
-                here = ((n * positions + s) * groups + g) * channels
-                row, target = at(x, here, one), at(total, here, one)
-                for k in range(channels):
-                    target[k] += row[k] * factor
-
-
-@team_pass(split_planes)
-def split_planes_in_team(openmp: Any, threads: int, first: int, last: int, arguments: Any) -> None:
-    """`split_planes` on OpenMP's threads."""
-    in_team(openmp, split_planes, threads, first, last, arguments)
-
-
-@team_pass(window_norms)
-def window_norms_in_team(openmp: Any, threads: int, first: int, last: int, arguments: Any) -> None:
-    """`window_norms` on OpenMP's threads."""
-    in_team(openmp, window_norms, threads, first, last, arguments)
-
-
-@team_pass(window_sums_back)
-def window_sums_back_in_team(openmp: Any, threads: int, first: int, last: int, arguments: Any) -> None:
-    """`window_sums_back` on OpenMP's threads."""
-    in_team(openmp, window_sums_back, threads, first, last, arguments)
-
-
-@team_pass(add_along_planes)
-def add_along_planes_in_team(openmp: Any, threads: int, first: int, last: int, arguments: Any) -> None:
-    """`add_along_planes` on OpenMP's threads."""
-    in_team(openmp, add_along_planes, threads, first, last, arguments)
-
-
-@team_pass(add_along_rows)
-def add_along_rows_in_team(openmp: Any, threads: int, first: int, last: int, arguments: Any) -> None:
-    """`add_along_rows` on OpenMP's threads."""
-    in_team(openmp, add_along_rows, threads, first, last, arguments)

@@ -1,18 +1,20 @@
 """The gradients of a convolution by the compiled passes: windows of the input with kernels.
 
 Planes of an image and a group are done by themselves, in one pass. Where channels are last, all groups of an image lie
-together: the norms of their windows are computed first, then rows of pairs are split as in a linear layer.
+together, and are done together.
 """
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from prproduct.kernels.compiled import convolution_passes, passes, share_out, threads_for
+from prproduct.kernels.compiled import channels_last_passes, convolution_passes, passes, share_out, threads_for
 from prproduct.kernels.contractions import Convolution
 from prproduct.kernels.programs import Program
 from prproduct.kernels.rules import CompiledRule, Gradients, Vectors
@@ -36,27 +38,26 @@ class ConvolutionRule(CompiledRule):
     ) -> None:
         groups, transposed = contraction.groups, contraction.transposed
         self.contraction, self.weight = contraction, weight
-        self.format = _format(grad if output is None else output, grad.shape[1] // groups)
+        self.format = _format(grad if output is None else output)
         self.planes = self.format is torch.contiguous_format
         self.x = input.contiguous(memory_format=self.format)
         self.together = 1 if self.planes else groups
         self.units = input.shape[0] * groups // self.together
         threads = threads_for(max(input.numel(), grad.numel()), self.units)
         wide, narrow = (grad.shape[2:], input.shape[2:]) if transposed else (input.shape[2:], grad.shape[2:])
-        self.shape = _shape(contraction, wide, narrow, weight.shape[2:])
+        sizes = tuple(wide), tuple(narrow), tuple(weight.shape[2:])
+        self.geometry = _geometry(contraction, self.together, weight.element_size(), *sizes)
         self.places, self.windows = math.prod(input.shape[2:]), math.prod(grad.shape[2:])
-        largest = math.prod(max(pair) for pair in zip(wide, narrow, strict=True))
-        self.window_memory = 2 * self.together * largest
-        self.plane_memory = self.window_memory + 3 * self.windows
+        memory = self.together * (2 * math.prod(map(max, wide, narrow)) + 3 * self.windows)
         data_vectors = input.shape[0] * groups * self.windows
-        rows = 0 if self.planes else data_vectors
         w = weight if _is_dense_by_first_axis(weight) and not transposed else weight.contiguous()
         vectors = _kernels(weight, groups, transposed)
-        numbers = (input.shape[0] * groups * self.places, threads * self.plane_memory, threads * w.shape[0], rows, rows)
-        super().__init__(program, w, vectors, groups, True, threads, rows, *numbers)
-        self.coefficients, self.work, self.partial, self.norm, self.inverse = self.numbers
+        tile = 0 if self.planes else (passes().FIELDS + 1) * max(passes().STRIP, groups * vectors.channels)
+        numbers = (input.shape[0] * groups * self.places, threads * memory, threads * tile)
+        super().__init__(program, w, vectors, groups, True, threads, 0, *numbers)
+        self.coefficients, self.work, self.tiles = self.numbers
         bias = None if output is None else bias
-        if bias is not None or not self.planes:
+        if bias is not None:
             self._norms_of_windows()
         if self.drowned_in(bias, data_vectors) or output is None:
             output = contraction.native(input, weight, None)
@@ -64,16 +65,10 @@ class ConvolutionRule(CompiledRule):
         self.p = output.contiguous(memory_format=self.format)
 
     def _norms_of_windows(self) -> None:
-        """Their sum, and where channels are last, all of them."""
-        what = (
-            self.contraction.transposed,
-            self.together,
-            self.x.shape[1] // self.groups,
-            self.shape,
-            self.x.data_ptr(),
-        )
-        into = (self.work, self.window_memory, self.norm, self.inverse, self.total_norm, self.planes)
-        share_out(convolution_passes().window_norms, self.threads, 0, self.units, *what, *into, self.one)
+        """Their sum."""
+        what = (self.planes, self.contraction.transposed, self.together, self.x.shape[1] // self.groups)
+        where = (self.geometry.ctypes.data, self.x.data_ptr(), self.work, self.total_norm)
+        share_out(convolution_passes().window_norms[self.size], self.threads, 0, self.units, *what, *where)
 
     def gradients(self, grad: Tensor, wants_input: bool, wants_weight: bool) -> Gradients:
         grad = grad.contiguous(memory_format=self.format)
@@ -97,22 +92,12 @@ class ConvolutionRule(CompiledRule):
         return grad_input, grad_weight
 
     def _split(self, pairs: tuple[int, ...]) -> None:
-        transposed, channels, in_channels = (
-            self.contraction.transposed,
-            self.vectors.channels,
-            self.x.shape[1] // self.groups,
-        )
-        if self.planes:
-            what = (transposed, 1, self.groups, in_channels, channels, self.shape, self.x.data_ptr(), pairs, self.table)
-            into = (self.by_weight, self.coefficients, (self.registers, self.work), self.plane_memory)
-            share_out(convolution_passes().split_planes, self.threads, 0, self.units, *what, *into, *self.rule)
-            return
-        norms = (self.table, (self.norm, self.inverse), self.by_weight, self.doubles, (self.registers, self.partial))
-        rows = self.x.shape[0] * self.windows
-        share_out(passes().split_rows, self.threads, 0, rows, self.groups, channels, pairs, *norms, *self.rule)
-        sums = (self.doubles, self.inverse, self.work, self.window_memory, self.coefficients, self.one)
-        back = convolution_passes().window_sums_back
-        share_out(back, self.threads, 0, self.units, transposed, self.groups, self.shape, *sums)
+        in_channels, channels = self.x.shape[1] // self.groups, self.vectors.channels
+        what = (self.contraction.transposed, self.groups, in_channels, channels)
+        where = (self.geometry.ctypes.data, self.x.data_ptr(), *pairs, self.table, self.by_weight, self.coefficients)
+        memory = (self.registers, self.work) if self.planes else (self.registers, self.work, self.tiles)
+        split = convolution_passes().split_planes if self.planes else channels_last_passes().split_last
+        share_out(split[self.size], self.threads, 0, self.units, *what, *where, *memory, self.plan)
 
     def _with_weight(self, total: Tensor) -> Tensor:
         if total.stride() != self.weight_memory.stride():
@@ -122,7 +107,7 @@ class ConvolutionRule(CompiledRule):
 
     def _with_input(self, total: Tensor) -> Tensor:
         total = total.contiguous(memory_format=self.format)
-        add = convolution_passes().add_along_planes if self.planes else convolution_passes().add_along_rows
+        add = convolution_passes().add_along_planes if self.planes else channels_last_passes().add_along_last
         where = (
             self.groups,
             total.shape[1] // self.groups,
@@ -131,14 +116,15 @@ class ConvolutionRule(CompiledRule):
             self.coefficients,
             self.longest,
         )
-        share_out(add, threads_for(total.numel(), self.units), 0, self.units, *where, total.data_ptr(), self.one)
+        threads = threads_for(total.numel(), self.units)
+        share_out(add[self.size], threads, 0, self.units, *where, total.data_ptr())
         return total
 
 
-def _format(output: Tensor, channels: int) -> torch.memory_format:
-    """How output, gradient and input are to lie. Strips of a group's channels must not be too short to be worth it."""
+def _format(output: Tensor) -> torch.memory_format:
+    """How output, gradient and input are to lie."""
     last = _CHANNELS_LAST.get(output.dim())
-    if channels < 8 or last is None or output.is_contiguous() or not output.is_contiguous(memory_format=last):
+    if last is None or output.is_contiguous() or not output.is_contiguous(memory_format=last):
         return torch.contiguous_format
     return last
 
@@ -153,13 +139,18 @@ def _kernels(weight: Tensor, groups: int, transposed: bool) -> Vectors:
     size = math.prod(weight.shape[2:])
     if transposed:  # (in, out/groups, *kernel)
         inputs, channels = len(weight) // groups, weight.shape[1]
-        return Vectors(channels, inputs, size, (inputs * channels * size, size, channels * size))
+        return Vectors(channels, inputs, size, inputs * channels * size, size, channels * size)
     channels, length = len(weight) // groups, weight.shape[1] * size
-    return Vectors(channels, 1, length, (channels * length, length, 0))
+    return Vectors(channels, 1, length, channels * length, length, 0)
 
 
-def _shape(contraction: Convolution, *sizes: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-    """Places, windows, kernel, stride, padding and dilation of three axes."""
+@functools.lru_cache(maxsize=256)
+def _geometry(contraction: Convolution, together: int, size: int, *sizes: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    """The integers by which passes know where windows lie: `convolution_passes.GEOMETRY`."""
     settings = (*sizes, contraction.stride, contraction.padding, contraction.dilation)
     missing = _AXES - len(contraction.stride)
-    return tuple((*(neutral,) * missing, *axes) for axes, neutral in zip(settings, (1, 1, 1, 1, 0, 1), strict=True))
+    axes = [(*(neutral,) * missing, *given) for given, neutral in zip(settings, (1, 1, 1, 1, 0, 1), strict=True)]
+    trivial = [window == [1, 1, 0] and wide == narrow for wide, narrow, *window, _ in zip(*axes, strict=True)]
+    half = together * math.prod(map(max, *sizes[:2]))
+    tail = (_AXES - sum(trivial), half, convolution_passes().over_windows[size].address)
+    return np.array([*(number for axis in axes for number in axis), *tail], dtype=np.int64)

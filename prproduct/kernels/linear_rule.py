@@ -29,7 +29,7 @@ class LinearRule(CompiledRule):
         (rows, columns), channels = self.x.shape, w.shape[0]
         threads = threads_for(rows * max(columns, channels), rows)
         steps = (0, columns, 0)
-        vectors, self.data_vectors = Vectors(channels, 1, columns, steps), Vectors(rows, 1, columns, steps)
+        vectors, self.data_vectors = Vectors(channels, 1, columns, *steps), Vectors(rows, 1, columns, *steps)
         super().__init__(program, w, vectors, 1, False, threads, rows, rows, rows, threads * channels)
         self.by_input = self.doubles
         norm, self.inverse, partial = self.numbers
@@ -38,8 +38,8 @@ class LinearRule(CompiledRule):
             output = contraction.native(input, weight, None)
             self.drowned_in(None, rows)
         self.p = contraction.as_pairs(output).contiguous()
-        norms = (self.table, (norm, self.inverse), self.by_weight, self.by_input)
-        self.split_arguments = (*norms, (self.registers, partial), *self.rule)
+        norms = (self.table, norm, self.inverse, self.by_weight, self.by_input)
+        self.split_arguments = (*norms, self.registers, partial, self.plan)
 
     def gradients(self, grad: Tensor, wants_input: bool, wants_weight: bool, overwrite: bool = False) -> Gradients:
         """dX and dW; with `overwrite`, the memory of grad may be used."""
@@ -63,12 +63,12 @@ class LinearSteps:
         self.rule, self.grad = rule, grad.contiguous()
         self.for_weight, self.for_input = rule.turned_for(self.grad, overwrite)
         pairs = tuple(t.data_ptr() for t in (rule.p, self.grad, self.for_weight, self.for_input))
-        self.arguments = (1, rule.count, pairs, *rule.split_arguments)
+        self.arguments = (1, rule.count, *pairs, *rule.split_arguments)
 
     def split(self, rows: slice) -> None:
         count = rows.stop - rows.start
         threads = min(self.rule.threads, threads_for(count * self.rule.count, count))
-        share_out(passes().split_rows, threads, rows.start, rows.stop, *self.arguments)
+        share_out(passes().split_rows[self.rule.size], threads, rows.start, rows.stop, *self.arguments)
 
     def input_gradient(self, rows: slice) -> Tensor:
         rule, half, count = self.rule, self.rule.program.input, rows.stop - rows.start
@@ -82,7 +82,8 @@ class LinearSteps:
             # The pass counts from the first of all rows.
             start = result.data_ptr() - rows.start * columns * rule.size
             where = (*rule.data_vectors, rule.x.data_ptr(), rule.inverse, rule.by_input, 1, 0, start)
-            share_out(passes().add_along, threads_for(result.numel(), count), rows.start, rows.stop, *where, rule.one)
+            threads = threads_for(result.numel(), count)
+            share_out(passes().add_along[rule.size], threads, rows.start, rows.stop, *where)
         return result
 
     def weight_gradient(self) -> Tensor:

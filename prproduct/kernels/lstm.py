@@ -10,8 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numba.np.numpy_support import carray
 
-from prproduct.kernels.pointers import compiled_pass, in_team, team_pass
+from prproduct.kernels.pointers import at, integers, part_of_pass, range_pass
 
 F = np.float32
 LOG2_E = F(1.4426950408889634)
@@ -23,7 +24,7 @@ LARGEST, SMALLEST = F(88.0), F(-87.0)  # where exp stays a normal number
 SERIES_BELOW = F(0.625)  # here 1 − 2/(exp 2x + 1) would cancel
 
 
-@compiled_pass
+@part_of_pass
 def _exp(x: Any, powers: Any, result: Any) -> None:
     """exp x = 2ⁿ·exp r with |r| ≤ ½ ln 2; in the strip `powers`, 2ⁿ is built from n as the last bits of a float."""
     bits = powers.view(np.int32)
@@ -44,7 +45,7 @@ def _exp(x: Any, powers: Any, result: Any) -> None:
         result[k] *= powers[k]
 
 
-@compiled_pass
+@part_of_pass
 def sigmoid(x: Any, work: Any, powers: Any, result: Any) -> None:
     """1/(1 + exp −x)"""
     for k in range(len(x)):
@@ -54,7 +55,7 @@ def sigmoid(x: Any, work: Any, powers: Any, result: Any) -> None:
         result[k] = F(1.0) / (F(1.0) + result[k])
 
 
-@compiled_pass
+@part_of_pass
 def tanh(x: Any, work: Any, powers: Any, result: Any) -> None:
     """1 − 2/(exp 2|x| + 1) with the sign of x, and a series near zero."""
     for k in range(len(x)):
@@ -74,43 +75,25 @@ def tanh(x: Any, work: Any, powers: Any, result: Any) -> None:
         result[k] = far if t == t else t  # NaN stays
 
 
-@compiled_pass
+@part_of_pass
 def _add(a: Any, b: Any, result: Any) -> None:
     for k in range(len(a)):
         result[k] = a[k] + b[k]
 
 
-@compiled_pass
-def step(first: int, last: int, share: int, input_gates: Any, hidden_gates: Any, cell: Any, results: Any) -> None:
-    """results[:] = i, f, g, o, tanh c', h', c', each (rows, hidden)."""
-    size = cell.shape[1]
-    gates, work, powers = np.empty(4 * size, np.float32), np.empty(size, np.float32), np.empty(size, np.float32)
-    for n in range(first, last):
-        _add(input_gates[n], hidden_gates[n], gates)
-        i, f, g, o = results[0, n], results[1, n], results[2, n], results[3, n]
-        tanh_cell, hidden, next_cell = results[4, n], results[5, n], results[6, n]
-        sigmoid(gates[:size], work, powers, i)
-        sigmoid(gates[size : 2 * size], work, powers, f)
-        tanh(gates[2 * size : 3 * size], work, powers, g)
-        sigmoid(gates[3 * size :], work, powers, o)
-        _next_cell(i, f, g, cell[n], next_cell)
-        tanh(next_cell, work, powers, tanh_cell)
-        _product(o, tanh_cell, hidden)
-
-
-@compiled_pass
+@part_of_pass
 def _next_cell(i: Any, f: Any, g: Any, cell: Any, result: Any) -> None:
     for k in range(len(result)):
         result[k] = f[k] * cell[k] + i[k] * g[k]
 
 
-@compiled_pass
+@part_of_pass
 def _product(a: Any, b: Any, result: Any) -> None:
     for k in range(len(result)):
         result[k] = a[k] * b[k]
 
 
-@compiled_pass
+@part_of_pass
 def _step_back_row(
     i: Any, f: Any, g: Any, o: Any, cell: Any, tanh_cell: Any, of_hidden: Any, of_cell: Any, gates: Any, before: Any
 ) -> None:
@@ -125,34 +108,50 @@ def _step_back_row(
         before[k] = c * f[k]
 
 
-@compiled_pass
-def step_back(
-    first: int,
-    last: int,
-    share: int,
-    i: Any,
-    f: Any,
-    g: Any,
-    o: Any,
-    cell: Any,
-    tanh_cell: Any,
-    of_hidden: Any,
-    of_cell: Any,
-    gates: Any,
-    before: Any,
-) -> None:
-    """The gradients of the gates, (rows, 4·hidden), and of the cell before."""
+@part_of_pass
+def _row(address: int, stride: int, n: int, size: int) -> Any:
+    return carray(at(address, n * stride, F(1.0)), size)
+
+
+@range_pass(9)
+def step(first: int, last: int, share: int, given: Any) -> None:
+    """i, f, g, o, tanh c', h', c', each (rows, hidden), one behind the other; gates and cell have their strides."""
+    rows, size, of_input, input_stride, of_hidden, hidden_stride, cell, cell_stride, results = integers(given)
+    gates, work, powers = np.empty(4 * size, np.float32), np.empty(size, np.float32), np.empty(size, np.float32)
     for n in range(first, last):
-        _step_back_row(i[n], f[n], g[n], o[n], cell[n], tanh_cell[n], of_hidden[n], of_cell[n], gates[n], before[n])
+        _add(_row(of_input, input_stride, n, 4 * size), _row(of_hidden, hidden_stride, n, 4 * size), gates)
+        i, f = _row(results, size, n, size), _row(results, size, rows + n, size)
+        g, o = _row(results, size, 2 * rows + n, size), _row(results, size, 3 * rows + n, size)
+        tanh_cell, hidden = _row(results, size, 4 * rows + n, size), _row(results, size, 5 * rows + n, size)
+        next_cell = _row(results, size, 6 * rows + n, size)
+        sigmoid(gates[:size], work, powers, i)
+        sigmoid(gates[size : 2 * size], work, powers, f)
+        tanh(gates[2 * size : 3 * size], work, powers, g)
+        sigmoid(gates[3 * size :], work, powers, o)
+        _next_cell(i, f, g, _row(cell, cell_stride, n, size), next_cell)
+        tanh(next_cell, work, powers, tanh_cell)
+        _product(o, tanh_cell, hidden)
 
 
-@team_pass(step)
-def step_in_team(openmp: Any, threads: int, first: int, last: int, arguments: Any) -> None:
-    """`step` on OpenMP's threads."""
-    in_team(openmp, step, threads, first, last, arguments)
+@range_pass(21)
+def step_back(first: int, last: int, share: int, given: Any) -> None:
+    """The gradients of the gates, (rows, 4·hidden), and of the cell before; behind each address stands its stride.
 
-
-@team_pass(step_back)
-def step_back_in_team(openmp: Any, threads: int, first: int, last: int, arguments: Any) -> None:
-    """`step_back` on OpenMP's threads."""
-    in_team(openmp, step_back, threads, first, last, arguments)
+    The addresses are those of i, f, g, o, the cell, its tanh, and of the gradients of hidden state, cell, gates and the
+    cell before.
+    """
+    where = integers(given)
+    size = where[0]
+    for n in range(first, last):
+        _step_back_row(
+            _row(where[1], where[2], n, size),
+            _row(where[3], where[4], n, size),
+            _row(where[5], where[6], n, size),
+            _row(where[7], where[8], n, size),
+            _row(where[9], where[10], n, size),
+            _row(where[11], where[12], n, size),
+            _row(where[13], where[14], n, size),
+            _row(where[15], where[16], n, size),
+            _row(where[17], where[18], n, 4 * size),
+            _row(where[19], where[20], n, size),
+        )

@@ -10,9 +10,9 @@ sums from which the corrections are made.
 Memory is given by addresses (`pointers.py`). Every pass takes a range, so that threads can share it out; only the order
 in which `by_weight` is added up depends on how many there are.
 
-The first backward on a machine waits for the compiler, so passes are flat: Numba optimizes a function again with
-everything that calls it. What a product does not need is passed as None, and not compiled at all. For the same reason
-rows and planes each write out what they do with a strip.
+The first backward on a machine waits for the compiler. Numba optimizes a function again with everything that calls it,
+so passes are flat, and what only some products need (`run`) is compiled by itself and called by its address. For the
+same reason rows and planes each write out what they do with a strip.
 """
 
 from __future__ import annotations
@@ -22,14 +22,33 @@ from typing import Any
 import numpy as np
 
 from prproduct.kernels import programs
-from prproduct.kernels.pointers import at, compiled_pass, each, in_team, part_of_pass, sum_of_pass, team_pass
-from prproduct.kernels.programs import COS, INVERSE_SIN, SIN, WEIGHT_NORM
+from prproduct.kernels.pointers import (
+    at,
+    call,
+    each,
+    integers,
+    one_of,
+    part_of_pass,
+    range_pass,
+    rounded_to,
+    sum_of_pass,
+)
+from prproduct.kernels.programs import COS, INPUT_NORM, INVERSE_SIN, SIN, WEIGHT_NORM
 
 STRIP = 512  # pairs: a handful of such registers stays in the first-level cache
 BLOCK = 64  # rows added up in the layer's own precision before they go to a total in float64
 
 # What is known of the weight vectors (`pairs.WeightVectors`), one field after the other.
 OFFSET, WEIGHT_INVERSE, ROUNDED, WEIGHT_VALUE, WEIGHT_LENGTH, FIELDS = range(6)
+
+# The integers by which passes know a product's program (`rules.plan_of`).
+REGISTERS, OPERATIONS, STEPS, CONSTANTS, LIMITS, RUN, ASKS_FOR_SIN, SAME = range(8)
+WEIGHT_HALF, INPUT_HALF, PLAN = 8, 12, 16
+SPARE_REGISTERS = 4  # for the passes themselves
+LENGTH, DIRECTION, WRITES, HAS_SUMS = range(4)  # of a half: registers of L and D, whether to write D∘g and to take sums
+
+# Behind the address of the limits.
+FLOOR, EPS, TINY, NEGLIGIBLE = range(4)
 
 
 @part_of_pass
@@ -110,18 +129,29 @@ def _perform(code: int, count: int, a: Any, b: Any, c: Any, one: Any, result: An
             result[k] = np.log(a[k])
 
 
-@part_of_pass
-def run(count: int, operations: int, steps: int, weight_norm: Any, input_norm: Any, registers: Any, one: Any) -> None:
-    """All operations of a program."""
-    norms = at(registers, WEIGHT_NORM * STRIP, one)
-    for k in range(count):
-        norms[k] = each(weight_norm, k)
-        norms[k + STRIP] = each(input_norm, k)
-    for operation in range(operations):
-        step = at(steps, 5 * operation, np.int64(0))
+@range_pass(PLAN)
+def run(first: int, last: int, memory: int, plan: Any) -> None:
+    """The sine, where it is asked for, and all operations of a program, for a strip of pairs."""
+    one, given = one_of(plan), integers(plan)
+    registers = at(memory, 0, one)
+    if given[ASKS_FOR_SIN]:
+        sines(
+            last, at(registers, COS * STRIP, one), at(given[LIMITS], EPS, one)[0], one, at(registers, SIN * STRIP, one)
+        )
+    for operation in range(given[OPERATIONS]):
+        step = at(given[STEPS], 5 * operation, np.int64(0))
         result, a = at(registers, step[1] * STRIP, one), at(registers, step[2] * STRIP, one)
         b, c = at(registers, step[3] * STRIP, one), at(registers, step[4] * STRIP, one)
-        _perform(step[0], count, a, b, c, one, result)
+        _perform(step[0], last, a, b, c, one, result)
+
+
+@part_of_pass
+def fill(count: int, weight_norm: Any, input_norm: Any, one: Any, registers: Any) -> None:
+    """What a program may ask for beside the angles."""
+    weight_norms, input_norms = at(registers, WEIGHT_NORM * STRIP, one), at(registers, INPUT_NORM * STRIP, one)
+    for k in range(count):
+        weight_norms[k] = each(weight_norm, k)
+        input_norms[k] = each(input_norm, k)
 
 
 @part_of_pass
@@ -153,35 +183,32 @@ def prepare(registers: Any, count: int, constants: int, one: Any) -> None:
             registers[register * STRIP + k] = one * values[register]
 
 
-@compiled_pass
-def split_rows(
-    first: int,
-    last: int,
-    share: int,  # which of by_weight and of the memory for work is this thread's
-    groups: int,
-    channels: int,
-    pairs: Any,  # addresses: output, grad, D∘g for ∂/∂w, D∘g for ∂/∂x
-    table: int,
-    input_norms: Any,  # addresses: ‖x‖, 1/‖x‖
-    by_weight: int,  # float64, added to
-    by_input: int,  # float64
-    work: Any,  # addresses: registers, sums for the weight vectors over a few rows
-    plan: Any,  # how many registers and operations there are
-    weight_half: Any,  # registers of L and D, whether to write D∘g, whether to take sums
-    input_half: Any,  # None where it is the same
-    steps: Any,  # address; None without operations
-    constants: int,
-    floor: Any,
-    eps: Any,  # None where nobody asks for the sine
-    one: Any,
-) -> None:
-    """`splitting.split` for rows."""
+@range_pass(14)
+def split_rows(first: int, last: int, share: int, given: Any) -> None:
+    """`splitting.split` for rows. The sums for weight vectors, and the memory for work, are those of the share."""
+    one = one_of(given)
+    (groups, channels, output, gradient, for_weight, for_input, table, norms, inverse_norms, by_weight, by_input) = (
+        integers(given)[:11]
+    )
+    work, partial_sums, program = integers(given)[11:]
+    plan = at(program, 0, np.int64(0))
+    floor = at(plan[LIMITS], FLOOR, one)[0]
     vectors = groups * channels
-    registers, partial = at(work[0], share * (plan[0] + 1) * STRIP, one), at(work[1], share * vectors, one)
-    prepare(registers, plan[0], constants, one)
+    registers = at(work, share * (plan[REGISTERS] + SPARE_REGISTERS) * STRIP, one)
+    partial = at(partial_sums, share * vectors, one)
+    prepare(registers, plan[REGISTERS], plan[CONSTANTS], one)
     cos, inverse = at(registers, COS * STRIP, one), at(registers, INVERSE_SIN * STRIP, one)
-    length, direction = at(registers, weight_half[0] * STRIP, one), at(registers, weight_half[1] * STRIP, one)
-    norm_of, inverse_of, sum_of = at(input_norms[0], 0, one), at(input_norms[1], 0, one), at(by_input, 0, 1.0)
+    weight_half, input_half = at(program, WEIGHT_HALF, np.int64(0)), at(program, INPUT_HALF, np.int64(0))
+    w_length, w_direction = (
+        at(registers, weight_half[LENGTH] * STRIP, one),
+        at(registers, weight_half[DIRECTION] * STRIP, one),
+    )
+    x_length, x_direction = (
+        at(registers, input_half[LENGTH] * STRIP, one),
+        at(registers, input_half[DIRECTION] * STRIP, one),
+    )
+    unread = at(registers, plan[REGISTERS] * STRIP, one)
+    norm_of, inverse_of, sum_of = at(norms, 0, one), at(inverse_norms, 0, one), at(by_input, 0, 1.0)
     totals = at(by_weight, share * vectors, 1.0)
     for k in range(vectors):
         partial[k] = one - one
@@ -194,30 +221,25 @@ def split_rows(
                 of_weight = at(table, vector, one)
                 offset, lengths = at(of_weight, OFFSET * vectors, one), at(of_weight, WEIGHT_LENGTH * vectors, one)
                 w_inverse, rounded = at(of_weight, WEIGHT_INVERSE * vectors, one), at(of_weight, ROUNDED * vectors, one)
-                grad = at(pairs[1], here, one)
-                angles(count, at(pairs[0], here, one), offset, w_inverse, x_inverse, rounded, floor, one, cos, inverse)
-                if eps is not None:
-                    sines(count, cos, eps, one, at(registers, SIN * STRIP, one))
-                if steps is not None:
-                    run(count, plan[1], steps, at(of_weight, WEIGHT_VALUE * vectors, one), x_norm, registers, one)
-                if weight_half[3]:
+                grad = at(gradient, here, one)
+                angles(count, at(output, here, one), offset, w_inverse, x_inverse, rounded, floor, one, cos, inverse)
+                if plan[RUN]:
+                    fill(count, at(of_weight, WEIGHT_VALUE * vectors, one), x_norm, one, registers)
+                    call(plan[RUN], 0, count, registers, program)
+                sum_of_strip = one - one
+                if weight_half[HAS_SUMS]:
                     sum_of_strip = sums(
-                        count, grad, length, direction, cos, x_norm, lengths, one, at(partial, vector, one)
+                        count, grad, w_length, w_direction, cos, x_norm, lengths, one, at(partial, vector, one)
                     )
-                    if input_half is None:
-                        total += sum_of_strip
-                if input_half is not None:
-                    x_length, x_direction = (
-                        at(registers, input_half[0] * STRIP, one),
-                        at(registers, input_half[1] * STRIP, one),
-                    )
-                    if input_half[3]:
-                        unread = at(registers, plan[0] * STRIP, one)
-                        total += sums(count, grad, x_length, x_direction, cos, x_norm, lengths, one, unread)
-                    if input_half[2]:
-                        turn(count, grad, x_direction, at(pairs[3], here, one))
-                if weight_half[2]:
-                    turn(count, grad, direction, at(pairs[2], here, one))
+                if not plan[SAME]:
+                    sum_of_strip = one - one
+                    if input_half[HAS_SUMS]:
+                        sum_of_strip = sums(count, grad, x_length, x_direction, cos, x_norm, lengths, one, unread)
+                    if input_half[WRITES]:
+                        turn(count, grad, x_direction, at(for_input, here, one))
+                total += sum_of_strip
+                if weight_half[WRITES]:
+                    turn(count, grad, w_direction, at(for_weight, here, one))
             sum_of[row] = total
         if (n - first) % BLOCK == BLOCK - 1 or n == last - 1:
             for k in range(vectors):
@@ -234,32 +256,24 @@ def square_sum(count: int, x: Any, one: Any) -> Any:
     return total
 
 
-@compiled_pass
-def norms_of_vectors(
-    first: int,
-    last: int,
-    share: int,
-    channels: int,  # of a group
-    pieces: int,  # of which each vector consists, and
-    length: int,  # theirs
-    steps: Any,  # from one group, channel and piece to the next
-    x: int,
-    value: int,
-    inverse: int,
-    total: int,  # float64, for each share: the sum of its norms; or 0
-    one: Any,
-) -> None:
-    """`pairs.Norms.of`, with the squares added up strip by strip into float64."""
+@range_pass(10)
+def norms_of_vectors(first: int, last: int, share: int, given: Any) -> None:
+    """`pairs.Norms.of`, with the squares added up strip by strip into float64, and the sum of each share's norms.
+
+    The vectors lie in pieces of a length, in steps from one group, channel and piece to the next.
+    """
+    one = one_of(given)
+    channels, pieces, length, group_step, channel_step, piece_step, x, value, inverse, total = integers(given)
     values, inverses, norms = at(value, 0, one), at(inverse, 0, one), 0.0
     for vector in range(first, last):
         square = 0.0
         for piece in range(pieces):
-            place = vector // channels * steps[0] + vector % channels * steps[1] + piece * steps[2]
+            place = vector // channels * group_step + vector % channels * channel_step + piece * piece_step
             for start in range(0, length, STRIP):
                 square += square_sum(
                     STRIP if length - start > STRIP else length - start, at(x, place + start, one), one
                 )
-        norm = np.sqrt(one * square)
+        norm = np.sqrt(rounded_to(one, square))
         positive = norm > 0.0 and norm < np.inf
         values[vector] = norm if positive else one - one
         inverses[vector] = one / norm if positive else one - one
@@ -268,33 +282,24 @@ def norms_of_vectors(
         at(total, share, 1.0)[0] = norms
 
 
-@compiled_pass
-def tabulate(
-    groups: int,
-    channels: int,
-    relative: bool,  # whether lengths are to be shares of the group's longest
-    tiny: Any,
-    negligible: Any,
-    offset: int,  # address of the bias, or 0
-    offset_step: int,
-    table: int,
-    longest: int,
-    by_weight: int,
-    total_norm: int,  # of the data vectors, for each share, and
-    shares: int,
-    data_vectors: int,  # how many there are
-    one: Any,
-) -> bool:
-    """What follows from the norms in the table; whether the bias has drowned p. Sums for weight vectors start at zero.
+@range_pass(11)
+def tabulate(first: int, last: int, share: int, given: Any) -> None:
+    """What follows from the norms in the table, for all groups. Sums for weight vectors start at zero.
 
-    It has where it is so large that output − bias has lost p, and p is worth computing again (`autograd._drowns`).
+    With `relative`, lengths are to be shares of the group's longest. The sums of the data vectors' norms, one for each
+    share, are followed by whether the bias has drowned p: it has where it is so large that output − bias has lost p,
+    and p is worth computing again (`autograd._drowns`).
     """
-    vectors = groups * channels
+    one = one_of(given)
+    channels, relative, limit, offset, offset_step, table, longest, by_weight, total_norm = integers(given)[:9]
+    shares, data_vectors = integers(given)[9:]
+    vectors, limits = last * channels, at(limit, 0, one)
+    tiny, negligible = limits[TINY], limits[NEGLIGIBLE]
     values, inverses = at(table, WEIGHT_VALUE * vectors, one), at(table, WEIGHT_INVERSE * vectors, one)
     offsets, rounded = at(table, OFFSET * vectors, one), at(table, ROUNDED * vectors, one)
     lengths, longest_of = at(table, WEIGHT_LENGTH * vectors, one), at(longest, 0, one)
     all_offsets = all_norms = all_data = 0.0
-    for g in range(groups):
+    for g in range(last):
         most = tiny
         for k in range(g * channels, (g + 1) * channels):
             most = values[k] if values[k] > most else most
@@ -308,57 +313,29 @@ def tabulate(
             all_norms += values[k]
     for k in range(shares * vectors):
         at(by_weight, k, 1.0)[0] = 0.0
-    if offset == 0:
-        return False
-    for share in range(shares):
-        all_data += at(total_norm, share, 1.0)[0]
-    return all_offsets * data_vectors > 2.0 * all_norms * all_data
+    if offset:
+        for thread in range(shares):
+            all_data += at(total_norm, thread, 1.0)[0]
+        at(total_norm, shares, 1.0)[0] = 1.0 if all_offsets * data_vectors > 2.0 * all_norms * all_data else 0.0
 
 
-@compiled_pass
-def add_along(
-    first: int,
-    last: int,
-    share: int,
-    channels: int,  # how the vectors lie: as for `norms_of_vectors`
-    pieces: int,
-    length: int,
-    steps: Any,
-    x: int,
-    inverse: int,
-    sum: int,  # float64
-    shares: int,  # among which the sums were added up, and
-    stride: int,  # from those of one share to those of the next
-    total: int,
-    one: Any,
-) -> None:
-    """total += sum·x/‖x‖, for each of the vectors x."""
+@range_pass(12)
+def add_along(first: int, last: int, share: int, given: Any) -> None:
+    """total += sum·x/‖x‖, for each of the vectors x, which lie as for `norms_of_vectors`.
+
+    The sums, in float64, were added up in shares, with a stride from those of one to those of the next.
+    """
+    one = one_of(given)
+    channels, pieces, length, group_step, channel_step, piece_step = integers(given)[:6]
+    x, inverse, sum, shares, stride, total = integers(given)[6:]
     inverses, sums = at(inverse, 0, one), at(sum, 0, 1.0)
     for vector in range(first, last):
         factor = 0.0
         for thread in range(shares):
             factor += sums[thread * stride + vector]
-        multiple = inverses[vector] * (one * factor)
+        multiple = inverses[vector] * rounded_to(one, factor)
         for piece in range(pieces):
-            place = vector // channels * steps[0] + vector % channels * steps[1] + piece * steps[2]
+            place = vector // channels * group_step + vector % channels * channel_step + piece * piece_step
             from_here, to_there = at(x, place, one), at(total, place, one)
             for k in range(length):
                 to_there[k] += from_here[k] * multiple
-
-
-@team_pass(split_rows)
-def split_rows_in_team(openmp: Any, threads: int, first: int, last: int, arguments: Any) -> None:
-    """`split_rows` on OpenMP's threads."""
-    in_team(openmp, split_rows, threads, first, last, arguments)
-
-
-@team_pass(norms_of_vectors)
-def norms_of_vectors_in_team(openmp: Any, threads: int, first: int, last: int, arguments: Any) -> None:
-    """`norms_of_vectors` on OpenMP's threads."""
-    in_team(openmp, norms_of_vectors, threads, first, last, arguments)
-
-
-@team_pass(add_along)
-def add_along_in_team(openmp: Any, threads: int, first: int, last: int, arguments: Any) -> None:
-    """`add_along` on OpenMP's threads."""
-    in_team(openmp, add_along, threads, first, last, arguments)

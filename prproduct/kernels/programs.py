@@ -58,14 +58,9 @@ class Program:
     same: bool  # whether both halves are one
 
     @functools.cached_property
-    def for_passes(self) -> tuple[Any, ...]:
-        """Numbers of registers and operations, both halves, addresses of steps and constants; None for what is not."""
-        halves = [
-            (half.length, half.direction, int(half.writes), int(half.has_sums)) for half in (self.weight, self.input)
-        ]
-        steps = self.steps.ctypes.data if len(self.steps) else None
-        plan = len(self.constants), len(self.steps)
-        return plan, halves[0], None if self.same else halves[1], steps, self.constants.ctypes.data
+    def plans(self) -> dict[Any, np.ndarray[Any, Any]]:
+        """The program as passes take it (`rules.plan_of`)."""
+        return {}
 
 
 def program_of(product: Product) -> Program | None:

@@ -12,13 +12,15 @@ What these keep between the steps is one piece of memory, and all memory is hand
 
 from __future__ import annotations
 
+import ctypes
 import functools
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from prproduct.kernels.compiled import LARGE, borrow, give_back, one_of, passes, share_out, threads_for
+from prproduct.kernels.compiled import LARGE, borrow, give_back, passes, share_out, threads_for
 from prproduct.kernels.pairs import floor_of_sin_square, negligible_excess
 from prproduct.kernels.programs import Program
 
@@ -51,7 +53,9 @@ class Vectors(NamedTuple):
     channels: int  # in a group
     pieces: int
     length: int  # of a piece
-    steps: tuple[int, int, int]  # from one group, channel and piece to the next
+    group_step: int  # from one group to the next
+    channel_step: int
+    piece_step: int
 
 
 class CompiledRule:
@@ -71,16 +75,16 @@ class CompiledRule:
         """`weight` is dense; `doubles` and `numbers` say how much memory is needed beside that for weight vectors."""
         self.program, self.weight_memory, self.vectors, self.groups = program, weight, vectors, groups
         self.convolution, self.threads = convolution, threads
-        self.one, self.size, self.count = one_of(weight), weight.element_size(), groups * vectors.channels
-        self.smallest, floor, eps = _limits(weight.dtype, convolution)
-        self.rule = (*program.for_passes, floor, eps if program.asks_for_sin else None, self.one)
-        registers = threads * (len(program.constants) + 1) * passes().STRIP
+        self.size, self.count = weight.element_size(), groups * vectors.channels
+        self.plan = plan_of(program, weight.dtype, convolution)
+        registers = threads * (len(program.constants) + passes().SPARE_REGISTERS) * passes().STRIP
         counts = (passes().FIELDS * self.count, groups, registers, *numbers)
-        doubles += threads * (1 + self.count)
+        doubles += threads * (1 + self.count) + 1
         self.loans = [borrow(weight, doubles * 8 // self.size + sum(counts))]
-        # float64: the norms of each thread's data vectors, its sums for the weight vectors, and what else was asked for
+        # float64: the norms of each thread's data vectors and whether the bias has drowned p; each thread's sums for
+        # the weight vectors; and what else was asked for
         self.total_norm = address = self.loans[0].data_ptr()
-        self.by_weight = address + 8 * threads
+        self.by_weight = address + 8 * (threads + 1)
         self.doubles = self.by_weight + 8 * threads * self.count
         address += 8 * doubles
         self.numbers = []
@@ -96,16 +100,19 @@ class CompiledRule:
         self, t: Tensor, vectors: Vectors, count: int, threads: int, value: int, inverse: int, total: int
     ) -> None:
         """The norms of vectors, their inverses, and their sum."""
-        where = (*vectors, t.data_ptr(), value, inverse, total)
-        share_out(passes().norms_of_vectors, threads, 0, count, *where, self.one)
+        share_out(
+            passes().norms_of_vectors[self.size], threads, 0, count, *vectors, t.data_ptr(), value, inverse, total
+        )
 
     def drowned_in(self, bias: Tensor | None, data_vectors: int) -> bool:
         """Fill in what is known of the weight vectors; whether the bias has drowned p in the output."""
         bias = None if bias is None else bias.contiguous()
         address, step = (0, 0) if bias is None else (bias.data_ptr(), int(bias.numel() > 1))
-        vectors = (self.groups, self.vectors.channels, self.convolution, *self.smallest)
+        limits = _limits(self.weight_memory.dtype, self.convolution).ctypes.data
+        vectors = (self.vectors.channels, self.convolution, limits)
         memory = (self.table, self.longest, self.by_weight, self.total_norm, self.threads)
-        return passes().tabulate(*vectors, address, step, *memory, data_vectors, self.one)
+        share_out(passes().tabulate[self.size], 1, 0, self.groups, *vectors, address, step, *memory, data_vectors)
+        return bias is not None and ctypes.c_double.from_address(self.total_norm + 8 * self.threads).value != 0.0
 
     def turned_for(self, grad: Tensor, overwrite: bool = False) -> tuple[Tensor, Tensor]:
         """Memory for D∘g of ∂/∂w and ∂/∂x, or g itself where that is it; with `overwrite`, that of grad may be used."""
@@ -131,12 +138,27 @@ class CompiledRule:
         threads = threads_for(total.numel(), self.count)
         where = (*self.vectors, self.weight_memory.data_ptr(), self.weight_inverse)
         sums = (self.by_weight, self.threads, self.count)
-        share_out(passes().add_along, threads, 0, self.count, *where, *sums, total.data_ptr(), self.one)
+        share_out(passes().add_along[self.size], threads, 0, self.count, *where, *sums, total.data_ptr())
+
+
+def plan_of(program: Program, dtype: torch.dtype, convolution: bool) -> int:
+    """Where the integers are by which passes know a program."""
+    if (dtype, convolution) not in program.plans:
+        size = torch.finfo(dtype).bits // 8
+        does_more = len(program.steps) > 0 or program.asks_for_sin
+        plan = [len(program.constants), len(program.steps), program.steps.ctypes.data, program.constants.ctypes.data]
+        plan += [_limits(dtype, convolution).ctypes.data, passes().run[size].address if does_more else 0]
+        plan += [program.asks_for_sin, program.same]
+        for half in (program.weight, program.input):
+            plan += [half.length, half.direction, half.writes, half.has_sums]
+        program.plans[dtype, convolution] = np.array(plan, dtype=np.int64)
+    return int(program.plans[dtype, convolution].ctypes.data)
 
 
 @functools.cache
-def _limits(dtype: torch.dtype, convolution: bool) -> tuple[tuple[Any, Any], Any, Any]:
-    """The smallest normal number and what is negligible beside it, the floor of sin² θ, and eps."""
-    info, one = torch.finfo(dtype), one_of(torch.empty(0, dtype=dtype))
-    smallest = one * info.smallest_normal, one * negligible_excess(dtype)
-    return smallest, one * floor_of_sin_square(dtype, "cpu", convolution), one * info.eps
+def _limits(dtype: torch.dtype, convolution: bool) -> np.ndarray[Any, Any]:
+    """The floor of sin² θ, eps, the smallest normal number and what is negligible beside it."""
+    info = torch.finfo(dtype)
+    floor = floor_of_sin_square(dtype, "cpu", convolution)
+    limits = [floor, info.eps, info.smallest_normal, negligible_excess(dtype)]
+    return np.array(limits, dtype=str(dtype).removeprefix("torch."))

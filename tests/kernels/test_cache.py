@@ -15,10 +15,10 @@ import numpy as np
 from prproduct.kernels import passes
 x, norms, inverses = np.full((3, 4), 2.0), np.empty(3), np.empty(3)
 addresses = (a.ctypes.data for a in (x, norms, inverses))
-passes.norms_of_vectors(0, 3, 0, 3, 1, 4, (0, 4, 0), *addresses, 0, np.float64(1.0))
+norms_of_vectors = passes.norms_of_vectors[8]
+norms_of_vectors.call(0, 3, 0, norms_of_vectors.pack(3, 1, 4, 0, 4, 0, *addresses, 0))
 assert norms.tolist() == [4.0] * 3, norms
-stats = passes.norms_of_vectors.stats
-print("found" if stats.cache_hits else "compiled")
+print("found" if norms_of_vectors.compiled.cache_hits else "compiled")
 """
 
 

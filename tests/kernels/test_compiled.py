@@ -2,6 +2,7 @@
 
 import ctypes
 import multiprocessing
+import struct
 import subprocess
 import sys
 import threading
@@ -38,6 +39,7 @@ LAYERS = {
     "conv2d, one position": (pr.functional.conv2d, (3, 4, 3, 3), (6, 4, 3, 3), {}),
     "conv3d": (pr.functional.conv3d, (2, 2, 4, 5, 6), (3, 2, 2, 2, 2), {}),
     "conv2d, many channels": (pr.functional.conv2d, (3, 16, 9, 8), (32, 8, 3, 3), {"groups": 2, "padding": 1}),
+    "conv2d, more channels than a strip": (pr.functional.conv2d, (2, 4, 4, 3), (1100, 2, 3, 3), {"groups": 2}),
     "conv2d, wide padding": (pr.functional.conv2d, (2, 3, 5, 4), (4, 3, 3, 2), {"padding": 4, "stride": 3}),
     "conv2d, not all is covered": (pr.functional.conv2d, (2, 3, 11, 10), (4, 3, 2, 2), {"stride": 4}),
     "conv_transpose1d": (pr.functional.conv_transpose1d, (2, 4, 5), (4, 6, 3), {"stride": 3, "output_padding": 2}),
@@ -102,22 +104,48 @@ def test_equal_plain_torch(name, product, dtype, passes_run):
     assert_equal_to_rounding(got, expected, dtype)
 
 
-@pytest.mark.parametrize("product", ["pr", "pr-w"])
-@pytest.mark.parametrize("name", ["conv2d", "conv2d, groups", "conv2d, depthwise", "conv2d, many channels"])
+@pytest.mark.parametrize("product", ["pr", "pr-w", "tempered:0.3"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "conv2d",
+        "conv2d, groups",
+        "conv2d, depthwise",
+        "conv2d, many channels",
+        "conv2d, more channels than a strip",
+        "conv_transpose2d",
+        "conv3d",
+    ],
+)
 @pytest.mark.parametrize("of_grad", ["channels last", "contiguous"])
 @pytest.mark.parametrize("of_weight", ["channels last", "contiguous"])
 def test_channels_last(name, product, of_grad, of_weight, passes_run):
     op, x, w, bias, options = operands(name, torch.float64)
-    x = x.detach().contiguous(memory_format=torch.channels_last).requires_grad_()
+    last = torch.channels_last if x.dim() == 4 else torch.channels_last_3d
+    x = x.detach().contiguous(memory_format=last).requires_grad_()
     if of_weight == "channels last":
-        w = w.detach().contiguous(memory_format=torch.channels_last).requires_grad_()
+        w = w.detach().contiguous(memory_format=last).requires_grad_()
     y = op(x, w, bias, **options, product=product)
     grad = torch.randn(y.shape, dtype=y.dtype)
     if of_grad == "channels last":
-        grad = grad.contiguous(memory_format=torch.channels_last)
+        grad = grad.contiguous(memory_format=last)
     got, expected = both_gradients(y, (x, w), grad)
-    assert ("split_rows" if name == "conv2d, many channels" else "split_planes") in passes_run
+    assert ("split_last" if y.is_contiguous(memory_format=last) else "split_planes") in passes_run
     assert_equal_to_rounding(got, expected, torch.float64)
+
+
+@pytest.mark.parametrize("name", ["conv2d, depthwise", "conv2d, many channels"])
+def test_channels_last_by_any_number_of_threads(name, threads):
+    op, x, w, bias, options = operands(name, torch.float32)
+    x, w = (t.detach().contiguous(memory_format=torch.channels_last).requires_grad_() for t in (x, w))
+    grad = torch.randn_like(op(x, w, bias, **options))
+    for count in (1, 2, 3):
+        threads(count)
+        y = op(x, w, bias, **options)
+        got, expected = both_gradients(y, (x, w), grad)
+        assert_equal_to_rounding(got, expected, torch.float32)
+        again = torch.autograd.grad(y, (x, w), grad)
+        assert all(torch.equal(a, b) for a, b in zip(got, again, strict=True))
 
 
 @pytest.mark.parametrize("name", ["linear", "conv2d"])
@@ -256,15 +284,15 @@ def test_torchs_threads_and_ours_give_the_same(name, threads, monkeypatch):
     assert all(torch.equal(a, b) for a, b in zip(by_torchs, by_ours, strict=True))
 
 
-def test_a_team_smaller_than_asked_for_does_all_the_work(threads):
+def test_a_team_smaller_than_asked_for_does_all_the_work(threads, monkeypatch):
     """OpenMP may give fewer threads than it is asked for: inside of a parallel region it gives one."""
     threads(2)
     x = torch.randn(64, 300)
     norms, inverses = torch.zeros(64), torch.zeros(64)
     lonely = (compiled.openmp()[0], *(ctypes.cast(f, ctypes.c_void_p).value for f in (ALONE, ONE)))
+    monkeypatch.setattr(compiled, "openmp", lambda: lonely)
     addresses = (x.data_ptr(), norms.data_ptr(), inverses.data_ptr(), 0)
-    team = pointers.team_of(compiled.passes().norms_of_vectors)
-    team(lonely, 2, 0, 64, (64, 1, 300, (0, 300, 0), *addresses, compiled.one_of(x)))
+    compiled.share_out(compiled.passes().norms_of_vectors[4], 2, 0, 64, 64, 1, 300, 0, 300, 0, *addresses)
     assert relative_error(norms, x.norm(dim=1)) <= 1e-6
 
 
@@ -337,15 +365,31 @@ def test_without_numba_plain_torch_serves(monkeypatch, passes_run):
 
 
 def test_without_a_place_to_keep_the_compiled_code(monkeypatch):
-    njit = numba.njit
+    def without_place(decorate):
+        def no_place(what, cache=False, **options):
+            if cache:
+                raise RuntimeError("cannot cache function: no locator available")
+            return decorate(what, **options)
 
-    def no_place(function, cache=False, **options):
-        if cache:
-            raise RuntimeError("cannot cache function: no locator available")
-        return njit(function, **options)
+        return no_place
 
-    monkeypatch.setattr(numba, "njit", no_place)
+    monkeypatch.setattr(numba, "njit", without_place(numba.njit))
+    monkeypatch.setattr(numba, "cfunc", without_place(numba.cfunc))
     assert pointers.compiled_pass(lambda x: x + 1)(1) == 2
+    double = pointers.Pass(_double, 1)[4]
+    memory = ctypes.c_float(21.0)
+    double.call(0, 0, 0, double.pack(ctypes.addressof(memory)))
+    assert memory.value == 42.0
+
+
+def _double(first, last, share, given):
+    (address,) = pointers.integers(given)
+    pointers.at(address, 0, pointers.one_of(given))[0] *= 2
+
+
+def test_a_pass_refuses_another_number_of_integers():
+    with pytest.raises(struct.error):
+        compiled.share_out(compiled.passes().norms_of_vectors[4], 1, 0, 1, 1, 2, 3)
 
 
 class Own(Product):

@@ -1,0 +1,233 @@
+"""The passes of a convolution whose channels are last in memory: the pairs of an image lie position by position.
+
+All groups of an image are done together. A strip takes as many whole positions as fit into it, so that few channels, or
+one a group, do not make short loops: what is known of the weight vectors is laid out once for every position of a strip
+(the tile), and the norms of the windows are spread over their pairs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from prproduct.kernels.convolution_passes import HALF, add_squares, extent, norms, sum_over_windows
+from prproduct.kernels.passes import (
+    BLOCK,
+    CONSTANTS,
+    DIRECTION,
+    FIELDS,
+    FLOOR,
+    HAS_SUMS,
+    INPUT_HALF,
+    LENGTH,
+    LIMITS,
+    OFFSET,
+    REGISTERS,
+    ROUNDED,
+    RUN,
+    SAME,
+    SPARE_REGISTERS,
+    STRIP,
+    WEIGHT_HALF,
+    WEIGHT_INVERSE,
+    WEIGHT_LENGTH,
+    WEIGHT_VALUE,
+    WRITES,
+    angles,
+    fill,
+    prepare,
+    turn,
+)
+from prproduct.kernels.pointers import at, call, fill_eight, integers, one_of, part_of_pass, range_pass, sum_of_pass
+from prproduct.kernels.programs import COS, INVERSE_SIN
+
+EIGHT = 8  # channels at a time, for which the compiler makes a vector of each
+
+
+@sum_of_pass
+def squares_of_image(places: int, groups: int, channels: int, x: Any, one: Any, squares: Any) -> None:
+    """Σ x² over the channels of every position and group."""
+    for s in range(places * groups):
+        row, total, eighths = at(x, s * channels, one), one - one, channels // EIGHT
+        for eighth in range(eighths):
+            eight = at(row, eighth * EIGHT, one)
+            for k in range(EIGHT):
+                total += eight[k] * eight[k]
+        for k in range(eighths * EIGHT, channels):
+            total += row[k] * row[k]
+        squares[s] = total
+
+
+@part_of_pass
+def _spread(start: int, count: int, channels: int, norm: Any, inverse: Any, one: Any, norms: Any) -> None:
+    """The norms of windows, to each of their pairs from `start` on, and their inverses to the strip behind."""
+    inverses = at(norms, STRIP, one)
+    for row in range(start // channels, (start + count - 1) // channels + 1):
+        low, high = row * channels - start, (row + 1) * channels - start
+        low, high = low if low > 0 else 0, high if high < count else count
+        x, y, eighths = norm[row], inverse[row], (high - low) // EIGHT
+        for eighth in range(eighths):
+            fill_eight(at(norms, low + eighth * EIGHT, one), x)
+            fill_eight(at(inverses, low + eighth * EIGHT, one), y)
+        for k in range(low + eighths * EIGHT, high):
+            norms[k] = x
+            inverses[k] = y
+
+
+@sum_of_pass
+def _gather(start: int, count: int, channels: int, of_pairs: Any, one: Any, of_windows: Any) -> None:
+    """The transpose: added up for every position and group."""
+    for row in range(start // channels, (start + count - 1) // channels + 1):
+        low, high = row * channels - start, (row + 1) * channels - start
+        low, high = low if low > 0 else 0, high if high < count else count
+        total, eighths = one - one, (high - low) // EIGHT
+        for eighth in range(eighths):
+            here = low + eighth * EIGHT
+            for k in range(EIGHT):
+                total += of_pairs[here + k]
+        for k in range(low + eighths * EIGHT, high):
+            total += of_pairs[k]
+        of_windows[row] += total
+
+
+@part_of_pass
+def _radial(
+    count: int,
+    grad: Any,
+    length: Any,
+    direction: Any,
+    cos: Any,
+    input_norm: Any,
+    weight_length: Any,
+    sums: Any,
+    of_x: Any,
+) -> None:
+    """The radial half (L − D)·cos θ·g: times ‖x‖ added to the sums of the weight vectors, times ‖w‖ for those of x."""
+    for k in range(count):
+        radial = (length[k] - direction[k]) * cos[k] * grad[k]
+        sums[k] += radial * input_norm[k]
+        of_x[k] = radial * weight_length[k]
+
+
+@range_pass(17)
+def split_last(first: int, last: int, share: int, given: Any) -> None:
+    """`convolution_passes.split_planes` for images with channels last."""
+    one = one_of(given)
+    transposed, groups, in_channels, channels, geometry, x, output, gradient, for_weight, for_input = integers(given)[
+        :10
+    ]
+    table, by_weight, coefficients, work, memory, tiles, program = integers(given)[10:]
+    plan, half = at(program, 0, np.int64(0)), at(geometry, 0, np.int64(0))[HALF]
+    floor = at(plan[LIMITS], FLOOR, one)[0]
+    places, windows = extent(geometry, transposed)
+    vectors, all_windows = groups * channels, windows * groups
+    span = STRIP // vectors * vectors if vectors <= STRIP else vectors
+    registers = at(work, share * (plan[REGISTERS] + SPARE_REGISTERS) * STRIP, one)
+    source = at(memory, share * (2 * half + 3 * all_windows), one)
+    norm = at(source, 2 * half, one)
+    reciprocal, by_input = at(norm, all_windows, one), at(norm, 2 * all_windows, one)
+    totals, tile = at(by_weight, share * vectors, 1.0), at(tiles, share * (FIELDS + 1) * span, one)
+    partial = at(tile, FIELDS * span, one)
+    for field in range(FIELDS):
+        for k in range(span):
+            tile[field * span + k] = at(table, field * vectors + k % vectors, one)[0]
+    for k in range(span):
+        partial[k] = one - one
+    prepare(registers, plan[REGISTERS], plan[CONSTANTS], one)
+    cos, inverse = at(registers, COS * STRIP, one), at(registers, INVERSE_SIN * STRIP, one)
+    weight_half, input_half = at(program, WEIGHT_HALF, np.int64(0)), at(program, INPUT_HALF, np.int64(0))
+    w_length, w_direction = (
+        at(registers, weight_half[LENGTH] * STRIP, one),
+        at(registers, weight_half[DIRECTION] * STRIP, one),
+    )
+    x_length, x_direction = (
+        at(registers, input_half[LENGTH] * STRIP, one),
+        at(registers, input_half[DIRECTION] * STRIP, one),
+    )
+    spread, unread = at(registers, plan[REGISTERS] * STRIP, one), at(registers, (plan[REGISTERS] + 3) * STRIP, one)
+    blocks = 0
+    for n in range(first, last):
+        image = at(x, n * places * groups * in_channels, one)
+        if in_channels == 1:
+            for k in range(places * groups):
+                source[k] = one - one
+            add_squares(places * groups, image, source)
+        else:
+            squares_of_image(places, groups, in_channels, image, one, source)
+        norms(all_windows, sum_over_windows(not transposed, groups, geometry, source, one), one, norm, reciprocal)
+        for k in range(all_windows):
+            by_input[k] = one - one
+        for start in range(0, windows * vectors, span):
+            end = start + span if windows * vectors - start > span else windows * vectors
+            for here in range(start, end, STRIP):
+                count, pair, of_tile = (
+                    STRIP if end - here > STRIP else end - here,
+                    n * windows * vectors + here,
+                    here - start,
+                )
+                of_weight, grad = at(tile, of_tile, one), at(gradient, pair, one)
+                if channels == 1:  # every pair has its own window
+                    x_norm, x_inverse, of_x = at(norm, here, one), at(reciprocal, here, one), at(by_input, here, one)
+                else:
+                    x_norm, x_inverse, of_x = spread, at(spread, STRIP, one), at(spread, 2 * STRIP, one)
+                    _spread(here, count, channels, norm, reciprocal, one, spread)
+                angles(
+                    count,
+                    at(output, pair, one),
+                    at(of_weight, OFFSET * span, one),
+                    at(of_weight, WEIGHT_INVERSE * span, one),
+                    x_inverse,
+                    at(of_weight, ROUNDED * span, one),
+                    floor,
+                    one,
+                    cos,
+                    inverse,
+                )
+                if plan[RUN]:
+                    fill(count, at(of_weight, WEIGHT_VALUE * span, one), x_norm, one, registers)
+                    call(plan[RUN], 0, count, registers, program)
+                lengths, summed = at(of_weight, WEIGHT_LENGTH * span, one), at(partial, of_tile, one)
+                if weight_half[HAS_SUMS]:
+                    _radial(count, grad, w_length, w_direction, cos, x_norm, lengths, summed, of_x)
+                if not plan[SAME]:
+                    if input_half[HAS_SUMS]:
+                        _radial(count, grad, x_length, x_direction, cos, x_norm, lengths, unread, of_x)
+                    if input_half[WRITES]:
+                        turn(count, grad, x_direction, at(for_input, pair, one))
+                if input_half[HAS_SUMS] and channels > 1:
+                    _gather(here, count, channels, of_x, one, by_input)
+                if weight_half[WRITES]:
+                    turn(count, grad, w_direction, at(for_weight, pair, one))
+            blocks += 1
+            if blocks == BLOCK or (n == last - 1 and end == windows * vectors):
+                blocks = 0
+                for k in range(span):
+                    totals[k % vectors] += partial[k]
+                    partial[k] = one - one
+        for k in range(all_windows):
+            source[k] = by_input[k] * reciprocal[k]
+        result = sum_over_windows(transposed, groups, geometry, source, one)
+        target = at(coefficients, n * places * groups, one)
+        for k in range(places * groups):
+            target[k] = result[k]
+
+
+@range_pass(7)
+def add_along_last(first: int, last: int, share: int, given: Any) -> None:
+    """total += x·coefficient·longest, for images with channels last."""
+    one = one_of(given)
+    groups, channels, places, x, coefficients, longest, total = integers(given)
+    for row in range(first * places, last * places):
+        factor, coefficient = at(longest, 0, one), at(coefficients, row * groups, one)
+        here = row * groups * channels
+        if channels == 1:
+            from_here, to_there = at(x, here, one), at(total, here, one)
+            for k in range(groups):
+                to_there[k] += from_here[k] * coefficient[k] * factor[k]
+        else:
+            for g in range(groups):
+                multiple = coefficient[g] * factor[g]
+                from_here, to_there = at(x, here + g * channels, one), at(total, here + g * channels, one)
+                for k in range(channels):
+                    to_there[k] += from_here[k] * multiple
