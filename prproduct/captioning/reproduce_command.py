@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.box import SIMPLE
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -22,6 +23,10 @@ from prproduct.lab import runs
 from prproduct.lab.options import takes_options_of
 from prproduct.lab.sweep import Plan, Result, sweep
 from prproduct.lab.sweep.progress import Silent, Terminal
+
+# As in the paper's Table 2, so that a terminal of 80 columns has room for all.
+_SHORT = {**{f"Bleu_{n}": f"B{n}" for n in range(1, 5)}, "METEOR": "M", "ROUGE_L": "RL", "CIDEr": "C", "SPICE": "S"}
+_TITLE = "test captions by beam search, in %: BLEU, METEOR, ROUGE-L, CIDEr, SPICE"
 
 
 @takes_options_of(Choice, Plan)
@@ -65,13 +70,13 @@ def _is_true(image: ImageId, caption: str) -> float:
 
 
 def _table(folders: Sequence[Path]) -> Table:
-    table = Table(title="test captions, beam search; percent", title_justify="left")
+    table = Table(title=_TITLE, title_justify="left", box=SIMPLE, padding=(0, 1, 0, 0))
     for name in ("product", "seed", "phase"):
         table.add_column(name)
     scored = [(runs.read(folder).config["config"], report.scores_of(folder)["scores"]) for folder in folders]
     names = list(dict.fromkeys(name for _, scores in scored for name in scores))
     for name in names:
-        table.add_column(name.replace("Bleu_", "B").replace("_", "-"), justify="right")
+        table.add_column(_SHORT.get(name, name), justify="right")
     for config, scores in scored:
         cells = [f"{100 * scores[name]:.1f}" if name in scores else "–" for name in names]
         table.add_row(config["product"], str(config["seed"]), config["phase"], *cells)
