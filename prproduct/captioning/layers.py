@@ -19,10 +19,10 @@ class BlockLSTM(nn.Module):
     gate has one bias, which is the first input's.
 
     >>> lstm = BlockLSTM(4, word=3, image=2)
-    >>> words, images = torch.randn(5, 7, 3), torch.randn(7, 2)  # 5 steps of 7 sequences
+    >>> words, images = torch.randn(7 + 7 + 5, 3), torch.randn(2)  # 7 sequences, 5 of them with a third step
     >>> gates = lstm.given("word", words) + lstm.given("image", images)
-    >>> lstm(gates).shape
-    torch.Size([5, 7, 4])
+    >>> lstm(gates, [7, 7, 5]).shape
+    torch.Size([19, 4])
     """
 
     hidden: nn.Linear
@@ -37,14 +37,19 @@ class BlockLSTM(nn.Module):
         """What an input gives to the gates."""
         return self.get_submodule(name)(input)
 
-    def forward(self, gates: Tensor) -> Tensor:
-        """All hidden states (steps, sequences, hidden), from what the inputs give to the gates; the first are zero."""
-        hidden = cell = gates.new_zeros(gates.shape[1], self.hidden.in_features)
-        outputs = []
-        for gates_of_step in gates.unbind():  # indexing would cost a tensor of all steps in every step's backward
+    def forward(self, gates: Tensor, sequences: list[int]) -> Tensor:
+        """All hidden states, of one step after the other, from what the inputs give to the gates; the first are zero.
+
+        `sequences` says how many there are in each step: those that end sooner come last.
+        """
+        hidden = cell = gates.new_zeros(sequences[0] if sequences else 0, self.hidden.in_features)
+        outputs = [hidden[:0]]
+        for gates_of_step in gates.split(sequences):
+            ended = len(gates_of_step) < len(hidden)
+            hidden, cell = (t[: len(gates_of_step)] if ended else t for t in (hidden, cell))
             hidden, cell = self.step(gates_of_step, hidden, cell)
             outputs.append(hidden)
-        return torch.stack(outputs) if outputs else gates.new_zeros(*gates.shape[:2], self.hidden.in_features)
+        return torch.cat(outputs)
 
     def step(self, gates: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
         """The next hidden state and cell."""

@@ -34,14 +34,19 @@ def counted(targets: Tensor) -> Tensor:
 
 
 def log_probabilities(logits: Tensor, targets: Tensor) -> Tensor:
-    """Of each target (…, steps) under logits (…, steps, vocabulary); 0 behind the end.
+    """Of each target (captions, steps), 0 behind the end.
+
+    The logits are those of all places (captions, steps, vocabulary), or of the `counted` ones alone (places,
+    vocabulary).
 
     >>> log_probabilities(torch.zeros(1, 3, 4), torch.tensor([[2, 0, 0]])).exp()
     tensor([[0.2500, 0.2500, 1.0000]])
     """
-    marked = targets.masked_fill(~counted(targets), IGNORED)
-    flat = F.cross_entropy(logits.flatten(0, -2), marked.flatten(), ignore_index=IGNORED, reduction="none")
-    return -flat.view(targets.shape)
+    wanted = counted(targets)
+    if logits.dim() > targets.dim():
+        logits = logits[wanted]
+    found = -F.cross_entropy(logits, targets[wanted], reduction="none")
+    return found.new_zeros(targets.shape).masked_scatter(wanted, found)
 
 
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
@@ -65,6 +70,3 @@ def reinforce(log_probabilities: Tensor, words: Tensor, advantages: Tensor) -> T
     """
     weights = counted(words) * advantages[..., None].to(log_probabilities.dtype)
     return -(log_probabilities * weights).sum()
-
-
-IGNORED = -100

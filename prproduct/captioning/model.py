@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from prproduct.captioning.layers import Attention, BlockLSTM
+from prproduct.captioning.places import Places
 from prproduct.lab.errors import InputError
 
 
@@ -109,16 +110,28 @@ class Captioner(nn.Module):
         self.output = nn.Linear(hidden, vocabulary_size)
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, features: Tensor, present: Tensor, words: Tensor, sample_probability: float = 0.0) -> Tensor:
+    def forward(
+        self,
+        features: Tensor,
+        present: Tensor,
+        words: Tensor,
+        sample_probability: float = 0.0,
+        wanted: Tensor | None = None,
+    ) -> Tensor:
         """The logits (captions, steps, vocabulary_size) of the word after each of `words` (captions, steps).
 
         `words` begin with 0; the captions of an image stand together. Each word but the first is replaced with
-        `sample_probability` by one that the model itself draws at that place (scheduled sampling).
+        `sample_probability` by one that the model itself draws at that place (scheduled sampling). With `wanted`
+        (captions, steps), True from a caption's first word to some other, nothing is computed for words behind, and the
+        logits are those of `wanted` alone: (words, vocabulary_size).
         """
         memory = self.encode(features, present)
+        self._rows_of_an_image(len(words), memory.images)
         if sample_probability > 0:
             words = self._mixed(memory, words, sample_probability)
-        return self._logits(self._hidden_states(memory, words).transpose(0, 1))
+        places = Places.of(torch.ones_like(words, dtype=torch.bool) if wanted is None else wanted, memory.images)
+        logits = self._logits(places.by_caption(self._hidden_states(memory, words, places)))
+        return logits.view(*words.shape, logits.shape[-1]) if wanted is None else logits
 
     def encode(self, features: Tensor, present: Tensor) -> Memory:
         """What is the same for all words and captions; `present` (images, regions) tells regions from padding."""
@@ -151,20 +164,14 @@ class Captioner(nn.Module):
         """Of the hidden states."""
         return self.language_lstm.hidden.in_features
 
-    def _hidden_states(self, memory: Memory, words: Tensor) -> Tensor:
-        """h² (steps, captions, hidden) of known words: layer by layer for all steps."""
-        steps, shape = words.shape[1], (memory.images, self._rows_of_an_image(len(words), memory.images))
-        word_gates = self.attention_lstm.given(
-            "word", self.dropout(self.word_embedding(words.t()))
-        )  # (steps, rows, gates)
-        gates = word_gates.unflatten(1, shape) + memory.image_gates[:, None]
-        lower = self.attention_lstm(gates.flatten(1, 2))  # h¹ (steps, rows, hidden)
-        queries = lower.unflatten(1, shape).transpose(0, 1).flatten(1, 2)  # (images, steps·captions, …)
+    def _hidden_states(self, memory: Memory, words: Tensor, places: Places) -> Tensor:
+        """h² (places, hidden) of known words: layer by layer for all steps."""
+        word_gates = self.attention_lstm.given("word", self.dropout(self.word_embedding(words.flatten()[places.order])))
+        lower = self.attention_lstm(word_gates + memory.image_gates[places.image], places.captions)  # h¹
+        queries = places.by_image(lower, memory.images)
         attended, _ = self.attention(queries, memory.regions, memory.projections, memory.present)
-        attended = attended.unflatten(1, (steps, shape[1])).transpose(0, 1).flatten(1, 2)  # v̂ (steps, rows, …)
-        return self.language_lstm(
-            self.language_lstm.given("attended", attended) + self.language_lstm.given("attention", lower)
-        )
+        gates = self.language_lstm.given("attended", places.from_images(attended))
+        return self.language_lstm(gates + self.language_lstm.given("attention", lower), places.captions)
 
     def _advance(self, words: Tensor, state: State, memory: Memory) -> tuple[State, Tensor]:
         """`_hidden_states` of one step, and where it looked."""

@@ -39,9 +39,9 @@ SCALES = {
     "small": Scale(
         ("p", "r", "pr"),
         1,
-        {"hidden": 256, "embedding": 256, "attention": 256},
-        {"epochs": 12, "batch_size": 50, "angles": 60},
-        {"epochs": 5, "batch_size": 50, "angles": 60, "baseline": "others"},
+        {"hidden": 256, "embedding": 256, "attention": 128},
+        {"epochs": 6, "batch_size": 50, "angles": 60},
+        {"epochs": 3, "batch_size": 50, "angles": 60, "baseline": "others"},
     ),
     "paper": Scale(
         ("p", "r", "pr"), 1, {}, {"angles": 500}, {"angles": 500, "candidates": "beam", "baseline": "others"}

@@ -27,7 +27,7 @@ from prproduct.captioning.data.prepared import VOCABULARY, CaptionSet, vocabular
 from prproduct.captioning.data.training_batches import CaptionBatch, CaptionBatches, FeatureSource, padded
 from prproduct.captioning.decoding import Captions, Limits, beam, greedy, sample
 from prproduct.captioning.describing import Search, describe
-from prproduct.captioning.losses import cross_entropy, log_probabilities, reinforce, targets_of
+from prproduct.captioning.losses import counted, cross_entropy, log_probabilities, reinforce, targets_of
 from prproduct.captioning.metrics.cider import cider_d
 from prproduct.captioning.metrics.packed import PackedCaptions
 from prproduct.captioning.metrics.reward import CiderReward
@@ -123,8 +123,9 @@ class Captioning:
 
     def sums(self, model: nn.Module, batch: CaptionBatch) -> dict[str, Tensor]:
         """The cross-entropy of words and ends."""
-        logits = model(*batch.regions, batch.words, self._feedback)
-        return {"loss": cross_entropy(logits.float(), targets_of(batch.words))}
+        targets = targets_of(batch.words)
+        logits = model(*batch.regions, batch.words, self._feedback, counted(targets))
+        return {"loss": cross_entropy(logits.float(), targets)}
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         """The cross-entropy of the validation captions, and the CIDEr of the captions that the model gives."""
@@ -150,8 +151,9 @@ class Captioning:
         words = padded([c for image in images for c in (*image.captions, *[()] * (most - len(image.captions)))])
         device = self._fabric.device
         words = words.to(device)
-        logits = model(*(t.to(device) for t in regions), words)
-        each = -log_probabilities(logits.float(), targets_of(words)).sum(1).view(len(images), most)
+        targets = targets_of(words)
+        logits = model(*(t.to(device) for t in regions), words, wanted=counted(targets))
+        each = -log_probabilities(logits.float(), targets).sum(1).view(len(images), most)
         return [float(row[: len(image.captions)].sum()) for row, image in zip(each, images, strict=True)]
 
     def seconds(self) -> dict[str, float]:
@@ -194,7 +196,7 @@ class Reinforcement(Captioning):
         else:
             baseline = (of_candidates.sum(1, keepdim=True) - of_candidates) / (count - 1)
         given = torch.cat([torch.zeros_like(words[:, :1]), words[:, :-1]], 1)
-        logits = model(*batch.regions, given).float()
+        logits = model(*batch.regions, given, wanted=counted(words)).float()
         advantages = (of_candidates - baseline).flatten().to(logits.dtype)
         loss = reinforce(log_probabilities(logits, words), words, advantages)
         lengths = (words != 0).sum()

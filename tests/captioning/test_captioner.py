@@ -8,7 +8,7 @@ from compare import relative_error
 from literal import install
 
 import prproduct as pr
-from prproduct.captioning.losses import cross_entropy, targets_of
+from prproduct.captioning.losses import counted, cross_entropy, targets_of
 from prproduct.captioning.model import Captioner
 from prproduct.lab.errors import InputError
 
@@ -75,6 +75,32 @@ def gradients(model, *inputs):
 def test_logits_are_those_of_the_papers_equations():
     model, inputs = captioner(), batch()
     assert relative_error(model(*inputs), by_the_paper(model, *inputs)) < 1e-12
+
+
+@pytest.mark.parametrize("product", ["p", "pr", "r"])
+def test_words_that_are_not_asked_for_change_neither_logits_nor_gradients(product):
+    model, inputs = pr.convert(captioner(), product), batch()
+    targets = targets_of(inputs[-1])
+    asked = counted(targets)
+    assert 0 < (~asked).sum() < len(asked) * 3
+    packed = model(*inputs, wanted=asked)
+    assert packed.shape == (asked.sum(), 11)
+    assert relative_error(packed, model(*inputs)[asked]) < 1e-12
+    expected = gradients(model, *inputs)
+    loss = cross_entropy(packed, targets)
+    for name, gradient in zip(expected, torch.autograd.grad(loss, list(model.parameters())), strict=True):
+        assert relative_error(gradient, expected[name]) < 1e-12, name
+
+
+def test_nothing_is_computed_for_words_that_are_not_asked_for():
+    model, inputs = captioner(), batch(captions=1, images=2)
+    asked = torch.zeros(2, 6, dtype=torch.bool)
+    asked[0, :1] = asked[1, :3] = True
+    rows = []
+    model.output.register_forward_hook(lambda layer, given, result: rows.append(len(given[0])))
+    model.attention_lstm.hidden.register_forward_hook(lambda layer, given, result: rows.append(len(given[0])))
+    model(*inputs, wanted=asked)
+    assert rows == [2, 1, 1, 4]  # three steps of the Attention LSTM, then the output layer
 
 
 @pytest.mark.parametrize("options", [{}, {"batch_norm": True, "tanh_layer": True}])
