@@ -13,11 +13,12 @@ import ctypes
 import functools
 import itertools
 import os
+import struct
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -129,8 +130,9 @@ def threads_for(numbers: int, pieces: int) -> int:
     return max(1, min(threads, pieces))
 
 
-def openmp() -> tuple[Callable[..., None], int, int] | None:
-    """What runs a function on the threads of torch's own OpenMP, and where a thread is told its number and their count.
+def openmp() -> tuple[Any, int, int, int] | None:
+    """What runs a function on the threads of torch's own OpenMP, and where a thread finds its number, their count, and
+    a barrier at which it waits for the others.
 
     None where it cannot be found, and in a forked child.
     """
@@ -138,18 +140,19 @@ def openmp() -> tuple[Callable[..., None], int, int] | None:
 
 
 @functools.cache
-def _addresses_of_openmp() -> tuple[Callable[..., None], int, int] | None:
+def _addresses_of_openmp() -> tuple[Any, int, int, int] | None:
     folder = Path(torch.__file__).parent
     patterns = [f"{place}/lib{name}*" for place in ("lib", "../torch.libs") for name in ("gomp", "iomp5", "omp")]
     for path in itertools.chain.from_iterable(folder.glob(pattern) for pattern in patterns):
         try:
             library = ctypes.CDLL(str(path), mode=os.RTLD_NOLOAD | os.RTLD_NOW)  # if torch has loaded it
-            parallel, answers = library.GOMP_parallel, (library.omp_get_thread_num, library.omp_get_num_threads)
+            parallel = library.GOMP_parallel
+            others = (library.omp_get_thread_num, library.omp_get_num_threads, library.GOMP_barrier)
         except (OSError, AttributeError):
             continue
         parallel.argtypes, parallel.restype = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_uint, ctypes.c_uint), None
-        number, count = (int(ctypes.cast(f, ctypes.c_void_p).value or 0) for f in answers)
-        return parallel, number, count
+        number, count, barrier = (int(ctypes.cast(f, ctypes.c_void_p).value or 0) for f in others)
+        return parallel, number, count, barrier
     return None
 
 
@@ -200,30 +203,70 @@ def _forget_threads() -> None:
 os.register_at_fork(after_in_child=_forget_threads)
 
 
+class Phase(NamedTuple):
+    """A pass (`pointers.Entry`) over a range, with its integers.
+
+    A share of it begins when its thread is done with the pass before, or if it `waits`, when all are. It is left out,
+    with all that follow, if the float64 at the address `unless` is not 0 then.
+    """
+
+    kernel: Any
+    first: int
+    last: int
+    integers: Sequence[int]
+    waits: bool = False
+    unless: int = 0
+
+
 def share_out(kernel: Any, threads: int, first: int, last: int, *integers: int) -> None:
-    """Run a pass (`pointers.Entry`) on a range in equal shares, one of them on this thread."""
+    """Run a pass on a range in equal shares, one of them on this thread."""
+    in_turn(threads, Phase(kernel, first, last, integers))
+
+
+def in_turn(threads: int, *phases: Phase) -> None:
+    """Run passes one after the other, each in as many shares as there are threads."""
+    runtime = openmp() if threads > 1 else (None, 0, 0, 0)
+    if runtime is None:
+        _on_our_pool(threads, phases)
+        return
+    table: list[int] = []
+    integers: list[int] = []
+    place = 6 * 8 * len(phases)
+    for kernel, first, last, given, waits, unless in phases:
+        table += (kernel.address, first, last, place, waits, unless)
+        integers += given
+        place += 8 * len(given)
+        if len(given) != kernel.integers:
+            raise TypeError(f"{kernel.__name__} takes {kernel.integers} integers, not {len(given)}")
+    parallel, number, count, barrier = runtime
+    everything = (number, count, barrier, threads, len(phases), *table, *integers)
+    packed = struct.pack(f"{len(everything)}q", *everything)
+    conductor = pointers().conductor()
+    if parallel is None:
+        conductor.call(packed)
+    else:
+        parallel(conductor.address, packed, threads, 0)
+
+
+def _on_our_pool(threads: int, phases: Sequence[Phase]) -> None:
     global _pool
-    given = kernel.pack(*integers)
-    if threads == 1:
-        kernel.call(first, last, 0, given)
-        return
-    if runtime := openmp():
-        parallel, number, count = runtime
-        team = pointers().share_of_team()
-        parallel(team.address, team.pack(number, count, kernel.address, first, last) + given, threads, 0)
-        return
     if _pool is None:
         _pool = ThreadPoolExecutor(max_workers=os.cpu_count(), thread_name_prefix="prproduct")
-    bounds = itertools.pairwise(first + (last - first) * thread // threads for thread in range(threads + 1))
-    *elsewhere, (share, here) = enumerate(bounds)
-    try:
-        running = [_pool.submit(kernel.call, start, end, index, given) for index, (start, end) in elsewhere]
-    except RuntimeError:  # the interpreter shuts down, and starts no more threads
+    for kernel, first, last, integers, _, unless in phases:
+        if unless and ctypes.c_double.from_address(unless).value != 0.0:
+            return
+        given = kernel.pack(*integers)
+        bounds = itertools.pairwise(first + (last - first) * share // threads for share in range(threads + 1))
+        *elsewhere, (share, here) = enumerate(bounds)
         running = []
-        kernel.call(first, here[0], 0, given)
-    kernel.call(*here, share, given)
-    for future in running:
-        future.result()
+        for index, (start, end) in elsewhere:
+            try:
+                running.append(_pool.submit(kernel.call, start, end, index, given))
+            except RuntimeError:  # the interpreter shuts down, and starts no more threads
+                kernel.call(start, end, index, given)
+        kernel.call(*here, share, given)
+        for future in running:
+            future.result()
 
 
 def serves_lstm(*tensors: Tensor) -> bool:

@@ -14,7 +14,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from prproduct.kernels.compiled import channels_last_passes, convolution_passes, passes, share_out, threads_for
+from prproduct.kernels.compiled import (
+    channels_last_passes,
+    convolution_passes,
+    in_turn,
+    passes,
+    share_out,
+    threads_for,
+)
 from prproduct.kernels.contractions import Convolution
 from prproduct.kernels.programs import Program
 from prproduct.kernels.rules import CompiledRule, Gradients, Vectors
@@ -56,19 +63,19 @@ class ConvolutionRule(CompiledRule):
         numbers = (input.shape[0] * groups * self.places, threads * memory, threads * tile)
         super().__init__(program, w, vectors, groups, True, threads, 0, *numbers)
         self.coefficients, self.work, self.tiles = self.numbers
-        bias = None if output is None else bias
-        if bias is not None:
-            self._norms_of_windows()
-        if self.drowned_in(bias, data_vectors) or output is None:
+        self._measure(None if output is None else bias, data_vectors)
+        if output is None or self.is_drowned:
             output = contraction.native(input, weight, None)
-            self.drowned_in(None, data_vectors)
+            self._measure(None, data_vectors)
         self.p = output.contiguous(memory_format=self.format)
 
-    def _norms_of_windows(self) -> None:
-        """Their sum."""
-        what = (self.planes, self.contraction.transposed, self.together, self.x.shape[1] // self.groups)
-        where = (self.geometry.ctypes.data, self.x.data_ptr(), self.work, self.total_norm)
-        share_out(convolution_passes().window_norms[self.size], self.threads, 0, self.units, *what, *where)
+    def _measure(self, bias: Tensor | None, data_vectors: int) -> None:
+        """What is known of the weight vectors; for a bias, the sum of the windows' norms is needed."""
+        if bias is not None:
+            what = (self.planes, self.contraction.transposed, self.together, self.x.shape[1] // self.groups)
+            where = (self.geometry.ctypes.data, self.x.data_ptr(), self.work, self.total_norm)
+            share_out(convolution_passes().window_norms[self.size], self.threads, 0, self.units, *what, *where)
+        in_turn(1, self.norms_of_weight(), self.tabulate(bias, data_vectors))
 
     def gradients(self, grad: Tensor, wants_input: bool, wants_weight: bool) -> Gradients:
         grad = grad.contiguous(memory_format=self.format)
@@ -102,7 +109,7 @@ class ConvolutionRule(CompiledRule):
     def _with_weight(self, total: Tensor) -> Tensor:
         if total.stride() != self.weight_memory.stride():
             total = torch.empty_like(self.weight_memory).copy_(total)
-        self.add_along_weight(total)
+        in_turn(threads_for(total.numel(), self.count), self.along_weight(total, fresh=False))
         return total
 
     def _with_input(self, total: Tensor) -> Tensor:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import torch
 from torch import Tensor
 
-from prproduct.kernels.compiled import passes, share_out, threads_for
+from prproduct.kernels.compiled import Phase, in_turn, passes, threads_for
 from prproduct.kernels.contractions import Linear, as_rows
 from prproduct.kernels.programs import Program
 from prproduct.kernels.rules import CompiledRule, Gradients, Vectors
@@ -27,33 +29,48 @@ class LinearRule(CompiledRule):
         self.contraction, self.input, self.weight = contraction, input, weight
         self.x, w = as_rows(input).contiguous(), (weight if weight.dim() == 2 else weight[None]).contiguous()
         (rows, columns), channels = self.x.shape, w.shape[0]
-        threads = threads_for(rows * max(columns, channels), rows)
+        threads = threads_for(max(rows * columns, rows * channels, channels * columns), max(rows, channels))
         steps = (0, columns, 0)
         vectors, self.data_vectors = Vectors(channels, 1, columns, *steps), Vectors(rows, 1, columns, *steps)
         super().__init__(program, w, vectors, 1, False, threads, rows, rows, rows, threads * channels)
-        self.by_input = self.doubles
-        norm, self.inverse, partial = self.numbers
-        self.norms_of(self.x, self.data_vectors, rows, threads, norm, self.inverse, self.total_norm)
-        if self.drowned_in(None if output is None else bias, rows) or output is None:
-            output = contraction.native(input, weight, None)
-            self.drowned_in(None, rows)
-        self.p = contraction.as_pairs(output).contiguous()
-        norms = (self.table, norm, self.inverse, self.by_weight, self.by_input)
-        self.split_arguments = (*norms, self.registers, partial, self.plan)
+        self.by_input, self.offset = self.doubles, bias if output is not None else None
+        self.norm, self.inverse, self.partial = self.numbers
+        self._read_off(contraction.native(input, weight, None) if output is None else output)
+
+    def _read_off(self, output: Tensor) -> None:
+        self.p = self.contraction.as_pairs(output).contiguous()
+
+    def measure(self, then: Callable[[], Sequence[Phase]]) -> None:
+        """Norms of all vectors, and then what needs them: again without a bias that turns out to have drowned p."""
+        rows = self.data_vectors.channels
+        of_input = self.norms_of(self.x, self.data_vectors, rows, self.norm, self.inverse, self.total_norm)
+        norms, offset = (self.norms_of_weight(), of_input), self.offset
+        in_turn(self.threads, *norms, self.tabulate(offset, rows), *then())
+        if offset is not None and self.is_drowned:
+            self._read_off(self.contraction.native(self.input, self.weight, None))
+            in_turn(self.threads, *norms, self.tabulate(None, rows), *then())
 
     def gradients(self, grad: Tensor, wants_input: bool, wants_weight: bool, overwrite: bool = False) -> Gradients:
         """dX and dW; with `overwrite`, the memory of grad may be used."""
-        steps = self.stepwise(self.contraction.as_pairs(grad), overwrite)
-        everything = slice(0, self.p.shape[0])
-        steps.split(everything)
-        of_input = like(steps.input_gradient(everything), self.input) if wants_input else None
-        of_weight = steps.weight_gradient() if wants_weight else None
+        steps = LinearSteps(self, self.contraction.as_pairs(grad), overwrite)
+        everything, of_input, of_weight = slice(0, len(self.p)), None, None
+        dw = torch.empty_like(self.weight_memory) if wants_weight else None
+        self.measure(lambda: [*steps.phases(everything, wants_input), *([] if dw is None else self.along(dw))])
+        if wants_input:
+            of_input = like(steps.input_gradient(everything), self.input)
+        if dw is not None:
+            of_weight = like(steps.add_turned(dw), self.weight)
         self.finish()
         return of_input, of_weight
 
-    def stepwise(self, grad: Tensor, overwrite: bool = False) -> LinearSteps:
+    def along(self, dw: Tensor) -> list[Phase]:
+        """What dW begins with."""
+        return [self.along_weight(dw, fresh=True)] if self.program.weight.has_sums else []
+
+    def stepwise(self, grad: Tensor) -> LinearSteps:
         """For rows of the gradient as they become known."""
-        return LinearSteps(self, grad, overwrite)
+        self.measure(list)
+        return LinearSteps(self, grad, overwrite=False)
 
 
 class LinearSteps:
@@ -62,38 +79,51 @@ class LinearSteps:
     def __init__(self, rule: LinearRule, grad: Tensor, overwrite: bool) -> None:
         self.rule, self.grad = rule, grad.contiguous()
         self.for_weight, self.for_input = rule.turned_for(self.grad, overwrite)
-        pairs = tuple(t.data_ptr() for t in (rule.p, self.grad, self.for_weight, self.for_input))
-        self.arguments = (1, rule.count, *pairs, *rule.split_arguments)
+        self.dx = rule.x[:0]
 
     def split(self, rows: slice) -> None:
         count = rows.stop - rows.start
-        threads = min(self.rule.threads, threads_for(count * self.rule.count, count))
-        share_out(passes().split_rows[self.rule.size], threads, rows.start, rows.stop, *self.arguments)
+        work = count * max(self.rule.count, self.rule.data_vectors.length)
+        in_turn(min(self.rule.threads, threads_for(work, count)), *self.phases(rows, True))
+
+    def phases(self, rows: slice, wants_input: bool) -> list[Phase]:
+        """Those that split rows; if dX is wanted, they also give what it begins with: a multiple of each row."""
+        rule = self.rule
+        pairs = tuple(t.data_ptr() for t in (rule.p, self.grad, self.for_weight, self.for_input))
+        norms = (rule.table, rule.norm, rule.inverse, rule.by_weight, rule.by_input)
+        integers = (1, rule.count, *pairs, *norms, rule.registers, rule.partial, rule.plan)
+        found = [Phase(passes().split_rows[rule.size], rows.start, rows.stop, integers, True, rule.drowned)]
+        if wants_input and rule.program.input.has_sums:
+            columns = rule.data_vectors.length
+            self.dx = rule.x.new_empty(rows.stop - rows.start, columns)
+            start = self.dx.data_ptr() - rows.start * columns * rule.size  # the pass counts from the first of all rows
+            where = (*rule.data_vectors, rule.x.data_ptr(), rule.inverse, rule.by_input, 1, 0, start, True)
+            found.append(Phase(passes().add_along[rule.size], rows.start, rows.stop, where))
+        return found
 
     def input_gradient(self, rows: slice) -> Tensor:
         rule, half, count = self.rule, self.rule.program.input, rows.stop - rows.start
-        columns = rule.data_vectors.length
         if half.turn == 0.0:
-            result = rule.x.new_zeros(count, columns)
-        else:
-            turned = self.for_input if count == self.for_input.shape[0] else self.for_input[rows]
-            result = turned.mm(rule.weight_memory)  # (rows, out) @ (out, in)
-        if half.has_sums:
-            # The pass counts from the first of all rows.
-            start = result.data_ptr() - rows.start * columns * rule.size
-            where = (*rule.data_vectors, rule.x.data_ptr(), rule.inverse, rule.by_input, 1, 0, start)
-            threads = threads_for(result.numel(), count)
-            share_out(passes().add_along[rule.size], threads, rows.start, rows.stop, *where)
-        return result
+            return self.dx if half.has_sums else rule.x.new_zeros(count, rule.data_vectors.length)
+        turned = self.for_input if count == len(self.for_input) else self.for_input[rows]
+        w = rule.weight_memory  # (rows, out) @ (out, in)
+        return self.dx.addmm_(turned, w) if half.has_sums else turned.mm(w)
 
     def weight_gradient(self) -> Tensor:
-        rule, half = self.rule, self.rule.program.weight
-        # (out, rows) @ (rows, in)
-        result = torch.zeros_like(rule.weight_memory) if half.turn == 0.0 else self.for_weight.t().mm(rule.x)
-        if half.has_sums:
-            rule.add_along_weight(result)
+        rule = self.rule
+        dw = torch.empty_like(rule.weight_memory)
+        in_turn(threads_for(dw.numel(), rule.count), *rule.along(dw))
+        result = self.add_turned(dw)
         rule.finish()
         return like(result, rule.weight)
+
+    def add_turned(self, dw: Tensor) -> Tensor:
+        """dW, from what it begins with: the multiples of the weight vectors, or nothing of use."""
+        half = self.rule.program.weight
+        if half.turn == 0.0:
+            return dw if half.has_sums else dw.zero_()
+        turned, x = self.for_weight.t(), self.rule.x  # (out, rows) @ (rows, in)
+        return dw.addmm_(turned, x) if half.has_sums else torch.mm(turned, x, out=dw)
 
 
 def like(t: Tensor, other: Tensor) -> Tensor:

@@ -290,6 +290,8 @@ def tabulate(first: int, last: int, share: int, given: Any) -> None:
     share, are followed by whether the bias has drowned p: it has where it is so large that output − bias has lost p,
     and p is worth computing again (`autograd._drowns`).
     """
+    if first == last:
+        return
     one = one_of(given)
     channels, relative, limit, offset, offset_step, table, longest, by_weight, total_norm = integers(given)[:9]
     shares, data_vectors = integers(given)[9:]
@@ -313,21 +315,20 @@ def tabulate(first: int, last: int, share: int, given: Any) -> None:
             all_norms += values[k]
     for k in range(shares * vectors):
         at(by_weight, k, 1.0)[0] = 0.0
-    if offset:
-        for thread in range(shares):
-            all_data += at(total_norm, thread, 1.0)[0]
-        at(total_norm, shares, 1.0)[0] = 1.0 if all_offsets * data_vectors > 2.0 * all_norms * all_data else 0.0
+    for thread in range(shares if offset else 0):
+        all_data += at(total_norm, thread, 1.0)[0]
+    at(total_norm, shares, 1.0)[0] = 1.0 if offset and all_offsets * data_vectors > 2.0 * all_norms * all_data else 0.0
 
 
-@range_pass(12)
+@range_pass(13)
 def add_along(first: int, last: int, share: int, given: Any) -> None:
-    """total += sum·x/‖x‖, for each of the vectors x, which lie as for `norms_of_vectors`.
+    """total += sum·x/‖x‖, for each of the vectors x, which lie as for `norms_of_vectors`; or with `fresh` just =.
 
     The sums, in float64, were added up in shares, with a stride from those of one to those of the next.
     """
     one = one_of(given)
     channels, pieces, length, group_step, channel_step, piece_step = integers(given)[:6]
-    x, inverse, sum, shares, stride, total = integers(given)[6:]
+    x, inverse, sum, shares, stride, total, fresh = integers(given)[6:]
     inverses, sums = at(inverse, 0, one), at(sum, 0, 1.0)
     for vector in range(first, last):
         factor = 0.0
@@ -337,5 +338,9 @@ def add_along(first: int, last: int, share: int, given: Any) -> None:
         for piece in range(pieces):
             place = vector // channels * group_step + vector % channels * channel_step + piece * piece_step
             from_here, to_there = at(x, place, one), at(total, place, one)
-            for k in range(length):
-                to_there[k] += from_here[k] * multiple
+            if fresh:
+                for k in range(length):
+                    to_there[k] = from_here[k] * multiple
+            else:
+                for k in range(length):
+                    to_there[k] += from_here[k] * multiple

@@ -6,8 +6,8 @@ address of their own:
     pass(first, last, share, given)
 
 So Python calls a pass as it calls C, for 2 µs instead of the 5 to 10 that Numba takes to unpack two dozen arguments,
-and one small function runs any pass on a team of OpenMP's threads: a pass is compiled once. (An array would cost 4 µs
-for each of a backward's dozen tensors, and a second more to compile.)
+and one small function runs any passes one after the other on a team of OpenMP's threads: a pass is compiled once. (An
+array would cost 4 µs for each of a backward's dozen tensors, and a second more to compile.)
 
 Numbers at an address are reached through `at`, which Numba types by one of them: float32 or float64.
 """
@@ -21,6 +21,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numba
+import numpy as np
 from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic, models, register_model
@@ -47,7 +48,8 @@ class Entry:
         self.compiled = _compile(function, types.void(*arguments))
         self.address = self.compiled.address
         self.call = _C_PASS(self.address)
-        self.pack = struct.Struct(f"{arguments[-1].count}q").pack
+        self.integers = arguments[-1].count
+        self.pack = struct.Struct(f"{self.integers}q").pack
 
 
 _C_PASS = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 3, ctypes.c_char_p)  # it releases the GIL
@@ -178,7 +180,7 @@ rounded_to: Any = intrinsic(_rounded_to)
 
 
 def _ask(typing_context: Any, address: Any) -> Any:
-    """What the function at an address returns, an int of C's."""
+    """What the function at an address returns: an int of C's, or nothing of use."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         function = builder.inttoptr(arguments[0], ir.FunctionType(ir.IntType(32), []).as_pointer())
@@ -214,14 +216,37 @@ behind: Any = intrinsic(_behind)
 call: Any = intrinsic(_call)
 
 
-def _share(team: Any) -> None:
-    """What each thread of a team runs. The team may be smaller than was asked for."""
-    number, count, kernel, first, last = integers(team)
-    me, threads, size = ask(number), ask(count), last - first
-    call(kernel, first + size * me // threads, first + size * (me + 1) // threads, me, behind(team))
+def _conduct(team: Any) -> None:
+    """What each thread of a team runs: its shares of some passes, one pass after the other.
+
+    A pass may have to wait until all have done what comes before, and is left out with all that follow if the number at
+    an address is not 0. The team may be smaller than the number of shares. Behind the team's integers are six for each
+    pass (its address, its range, how far from here its own integers are, whether it waits, that address), then theirs.
+    """
+    number, count, barrier, shares, passes = integers(team)
+    me, threads = (ask(number), ask(count)) if number else (0, 1)
+    for place in range(passes):
+        each_pass = at(behind(team), 6 * place, np.int64(0))
+        kernel, first, size, unless = each_pass[0], each_pass[1], each_pass[2] - each_pass[1], each_pass[5]
+        if each_pass[4] and threads > 1:
+            ask(barrier)
+        if unless and at(unless, 0, 1.0)[0] != 0.0:
+            return
+        for share in range(shares * me // threads, shares * (me + 1) // threads):
+            start, end = first + size * share // shares, first + size * (share + 1) // shares
+            call(kernel, start, end, share, behind(team) + each_pass[3])
+
+
+class Conductor:
+    """`_conduct`, compiled: its address, and what calls it on one thread."""
+
+    def __init__(self) -> None:
+        self.compiled = _compile(_conduct, types.void(Given(types.int64, 5)))
+        self.address = self.compiled.address
+        self.call = ctypes.CFUNCTYPE(None, ctypes.c_char_p)(self.address)
 
 
 @functools.cache
-def share_of_team() -> Entry:
-    """What a team runs, for any pass: it is given whom to ask for the thread's number and count, pass and range."""
-    return Entry(_share, Given(types.int64, 5))
+def conductor() -> Conductor:
+    """The one there is."""
+    return Conductor()

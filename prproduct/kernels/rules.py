@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from prproduct.kernels.compiled import LARGE, borrow, give_back, passes, share_out, threads_for
+from prproduct.kernels.compiled import LARGE, Phase, borrow, give_back, passes
 from prproduct.kernels.pairs import floor_of_sin_square, negligible_excess
 from prproduct.kernels.programs import Program
 
@@ -93,26 +93,32 @@ class CompiledRule:
             address += count * self.size
         self.table, self.longest, self.registers, *self.numbers = self.numbers
         self.weight_inverse = self.table + passes().WEIGHT_INVERSE * self.count * self.size
+        self.drowned = self.total_norm + 8 * threads
+
+    def norms_of_weight(self) -> Phase:
+        """The norms of the weight vectors, into their table."""
         value = self.table + passes().WEIGHT_VALUE * self.count * self.size
-        self.norms_of(weight, vectors, self.count, 1, value, self.weight_inverse, 0)
+        return self.norms_of(self.weight_memory, self.vectors, self.count, value, self.weight_inverse, 0)
 
-    def norms_of(
-        self, t: Tensor, vectors: Vectors, count: int, threads: int, value: int, inverse: int, total: int
-    ) -> None:
+    def norms_of(self, t: Tensor, vectors: Vectors, count: int, value: int, inverse: int, total: int) -> Phase:
         """The norms of vectors, their inverses, and their sum."""
-        share_out(
-            passes().norms_of_vectors[self.size], threads, 0, count, *vectors, t.data_ptr(), value, inverse, total
-        )
+        kernel = passes().norms_of_vectors[self.size]
+        return Phase(kernel, 0, count, (*vectors, t.data_ptr(), value, inverse, total))
 
-    def drowned_in(self, bias: Tensor | None, data_vectors: int) -> bool:
-        """Fill in what is known of the weight vectors; whether the bias has drowned p in the output."""
-        bias = None if bias is None else bias.contiguous()
-        address, step = (0, 0) if bias is None else (bias.data_ptr(), int(bias.numel() > 1))
+    def tabulate(self, bias: Tensor | None, data_vectors: int) -> Phase:
+        """What else is known of the weight vectors, and whether the bias has drowned p in the output."""
+        self.bias = None if bias is None else bias.contiguous()
+        address, step = (0, 0) if self.bias is None else (self.bias.data_ptr(), int(self.bias.numel() > 1))
         limits = _limits(self.weight_memory.dtype, self.convolution).ctypes.data
         vectors = (self.vectors.channels, self.convolution, limits)
         memory = (self.table, self.longest, self.by_weight, self.total_norm, self.threads)
-        share_out(passes().tabulate[self.size], 1, 0, self.groups, *vectors, address, step, *memory, data_vectors)
-        return bias is not None and ctypes.c_double.from_address(self.total_norm + 8 * self.threads).value != 0.0
+        integers = (*vectors, address, step, *memory, data_vectors)
+        return Phase(passes().tabulate[self.size], 0, self.groups, integers, waits=True)
+
+    @property
+    def is_drowned(self) -> bool:
+        """Whether the bias has drowned p, after `tabulate`."""
+        return ctypes.c_double.from_address(self.drowned).value != 0.0
 
     def turned_for(self, grad: Tensor, overwrite: bool = False) -> tuple[Tensor, Tensor]:
         """Memory for D∘g of ∂/∂w and ∂/∂x, or g itself where that is it; with `overwrite`, that of grad may be used."""
@@ -133,12 +139,12 @@ class CompiledRule:
         give_back(*self.loans)
         self.loans.clear()
 
-    def add_along_weight(self, total: Tensor) -> None:
-        """To dW, which lies as the weight does."""
-        threads = threads_for(total.numel(), self.count)
+    def along_weight(self, total: Tensor, fresh: bool) -> Phase:
+        """To dW, which lies as the weight does; or with `fresh`, as its beginning."""
         where = (*self.vectors, self.weight_memory.data_ptr(), self.weight_inverse)
         sums = (self.by_weight, self.threads, self.count)
-        share_out(passes().add_along[self.size], threads, 0, self.count, *where, *sums, total.data_ptr())
+        integers = (*where, *sums, total.data_ptr(), fresh)
+        return Phase(passes().add_along[self.size], 0, self.count, integers, waits=True)
 
 
 def plan_of(program: Program, dtype: torch.dtype, convolution: bool) -> int:

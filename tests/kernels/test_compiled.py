@@ -2,7 +2,6 @@
 
 import ctypes
 import multiprocessing
-import struct
 import subprocess
 import sys
 import threading
@@ -56,14 +55,14 @@ LAYERS = {
 @pytest.fixture
 def passes_run(monkeypatch):
     """The names of the passes as they run."""
-    names, share_out = [], compiled.share_out
+    names, in_turn = [], compiled.in_turn
 
-    def note(kernel, *arguments):
-        names.append(kernel.__name__)
-        share_out(kernel, *arguments)
+    def note(threads, *phases):
+        names.extend(phase.kernel.__name__ for phase in phases)
+        in_turn(threads, *phases)
 
-    for module in (rules, linear_rule, convolution_rule):
-        monkeypatch.setattr(module, "share_out", note)
+    for module in (compiled, linear_rule, convolution_rule):
+        monkeypatch.setattr(module, "in_turn", note)
     return names
 
 
@@ -243,10 +242,8 @@ def test_any_number_of_threads_and_each_of_them_repeatably(threads):
 
 
 def test_follows_the_number_of_torchs_threads(threads, monkeypatch):
-    shares, share_out = [], compiled.share_out
-    monkeypatch.setattr(
-        linear_rule, "share_out", lambda kernel, count, *rest: shares.append(count) or share_out(kernel, count, *rest)
-    )
+    shares, in_turn = [], compiled.in_turn
+    monkeypatch.setattr(linear_rule, "in_turn", lambda count, *phases: shares.append(count) or in_turn(count, *phases))
     for count in (1, 3):
         threads(count)
         shares.clear()
@@ -284,16 +281,40 @@ def test_torchs_threads_and_ours_give_the_same(name, threads, monkeypatch):
     assert all(torch.equal(a, b) for a, b in zip(by_torchs, by_ours, strict=True))
 
 
-def test_a_team_smaller_than_asked_for_does_all_the_work(threads, monkeypatch):
+@pytest.mark.parametrize("scale", [1.0, 1e6])  # of the bias: a large one drowns p, which is then computed again
+def test_a_team_smaller_than_asked_for_does_all_the_work(scale, threads, monkeypatch):
     """OpenMP may give fewer threads than it is asked for: inside of a parallel region it gives one."""
-    threads(2)
-    x = torch.randn(64, 300)
-    norms, inverses = torch.zeros(64), torch.zeros(64)
-    lonely = (compiled.openmp()[0], *(ctypes.cast(f, ctypes.c_void_p).value for f in (ALONE, ONE)))
+    threads(3)
+    op, x, w, bias, _ = operands("linear, more rows than a block", torch.float32)
+    y = op(x, w, bias * scale)
+    monkeypatch.setattr(compiled, "threads_for", lambda numbers, pieces: 3)
+    monkeypatch.setattr(linear_rule, "threads_for", lambda numbers, pieces: 3)
+    by_three = torch.autograd.grad(y, (x, w), torch.ones_like(y), retain_graph=True)
+    told = (ctypes.cast(f, ctypes.c_void_p).value for f in (ALONE, ONE, ALONE))
+    lonely = (lambda address, packed, *rest: compiled.pointers().conductor().call(packed), *told)
     monkeypatch.setattr(compiled, "openmp", lambda: lonely)
-    addresses = (x.data_ptr(), norms.data_ptr(), inverses.data_ptr(), 0)
-    compiled.share_out(compiled.passes().norms_of_vectors[4], 2, 0, 64, 64, 1, 300, 0, 300, 0, *addresses)
-    assert relative_error(norms, x.norm(dim=1)) <= 1e-6
+    alone = torch.autograd.grad(y, (x, w), torch.ones_like(y))
+    assert all(torch.equal(a, b) for a, b in zip(by_three, alone, strict=True))
+
+
+def test_a_pass_that_waits_sees_all_that_came_before_and_what_it_forbids_is_left_out(threads):
+    threads(2)
+    x, total = torch.randn(64, 300), torch.zeros(64, 300)
+    norms, inverses, sums, flag = (torch.zeros(64, dtype=d) for d in (x.dtype, x.dtype, torch.float64, torch.float64))
+    vectors = (64, 1, 300, 0, 300, 0)
+    measure = (*vectors, x.data_ptr(), norms.data_ptr(), inverses.data_ptr(), sums.data_ptr())
+    # Two shares of sums, as if each thread's norms were its own: the pass behind has to wait for both.
+    along = (*vectors, x.data_ptr(), inverses.data_ptr(), sums.data_ptr(), 1, 0, total.data_ptr(), 1)
+    first = compiled.Phase(compiled.passes().norms_of_vectors[4], 0, 64, measure)
+    then = compiled.Phase(compiled.passes().add_along[4], 0, 64, along, waits=True, unless=flag.data_ptr())
+    for _ in range(20):
+        sums.zero_()
+        compiled.in_turn(2, first, then)
+        assert relative_error(total[:2], x[:2] / norms[:2, None] * sums[:2, None].float()) <= 1e-6
+    flag[0] = 1.0
+    total.fill_(7.0)
+    compiled.in_turn(2, first, then)
+    assert (total == 7.0).all()
 
 
 # What threads of a team of one are told.
@@ -388,7 +409,7 @@ def _double(first, last, share, given):
 
 
 def test_a_pass_refuses_another_number_of_integers():
-    with pytest.raises(struct.error):
+    with pytest.raises(TypeError, match="norms_of_vectors takes 10 integers, not 3"):
         compiled.share_out(compiled.passes().norms_of_vectors[4], 1, 0, 1, 1, 2, 3)
 
 
@@ -591,7 +612,8 @@ def test_squares_of_long_vectors_add_up_exactly():
     rule = linear_rule.LinearRule(
         Linear(), program_of(resolve("pr")), x, torch.ones_like(x), None, x.sum(1, keepdim=True)
     )
-    norm = ctypes.c_float.from_address(rule.numbers[0]).value
+    rule.measure(list)
+    norm = ctypes.c_float.from_address(rule.norm).value
     assert norm == pytest.approx(x.double().norm().item(), rel=1e-7)
 
 
