@@ -32,7 +32,7 @@ from prproduct.kernels.contractions import Contraction, Convolution, Linear
 from prproduct.kernels.convolution_rule import ConvolutionRule
 from prproduct.kernels.linear_rule import LinearRule
 from prproduct.kernels.pairs import Norms, Pairs, WeightVectors, forward_factor, measure, overflow_scale, working_dtype
-from prproduct.kernels.programs import program_of
+from prproduct.kernels.programs import Forward, Program, program_of
 from prproduct.kernels.rules import Gradients, Rule
 from prproduct.kernels.splitting import Half, split
 from prproduct.products import P, Product, resolve
@@ -206,8 +206,20 @@ def gradient_rule(
     program = program_of(product) if one_offset_a_weight and serves(grad, input, weight, bias, output) else None
     if program is None:
         return GradientRule.at(contraction, product, input, weight, bias, output, grad)
-    if not product.has_native_forward:
-        output = None
+    return _compiled_rule(
+        contraction, program, input, weight, bias, output if product.has_native_forward else None, grad
+    )
+
+
+def _compiled_rule(
+    contraction: Contraction,
+    program: Program,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    output: Tensor | None,
+    grad: Tensor,
+) -> LinearRule | ConvolutionRule:
     if isinstance(contraction, Linear):
         return LinearRule(contraction, program, input, weight, bias, output)
     assert isinstance(contraction, Convolution)
@@ -340,11 +352,15 @@ def _pairs(contraction: Contraction, output: Tensor) -> Tensor:
 def _value(contraction: Contraction, input: Tensor, weight: Tensor, bias: Tensor | None, product: Product) -> Tensor:
     """The forward of a product that has its own."""
     p = _wide_product(contraction, input, weight)
-    weight_norms = Norms.of(contraction.weight_square(weight, p.dtype))
-    input_norms = Norms.of(contraction.input_square(input, weight, p, p.dtype))
-    weights = WeightVectors(weight_norms, p.dtype, contraction.is_convolution)
-    pairs = Pairs(contraction.as_pairs(p), weights, input_norms)
-    output = (pairs.output * forward_factor(product, measure(pairs))).reshape(p.shape).to(input.dtype)
+    program = program_of(Forward(product)) if serves(p, input, weight) else None
+    if program is not None and program.weight.turn is None:
+        output = _compiled_rule(contraction, program, input, weight, None, p, p).turned(p)
+    else:
+        weight_norms = Norms.of(contraction.weight_square(weight, p.dtype))
+        input_norms = Norms.of(contraction.input_square(input, weight, p, p.dtype))
+        weights = WeightVectors(weight_norms, p.dtype, contraction.is_convolution)
+        pairs = Pairs(contraction.as_pairs(p), weights, input_norms)
+        output = (pairs.output * forward_factor(product, measure(pairs))).reshape(p.shape).to(input.dtype)
     return output if bias is None else contraction.add_bias(output, bias)
 
 

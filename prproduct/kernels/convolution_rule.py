@@ -98,6 +98,14 @@ class ConvolutionRule(CompiledRule):
         self.finish()
         return grad_input, grad_weight
 
+    def turned(self, grad: Tensor) -> Tensor:
+        """D∘g, of ∂/∂w."""
+        grad = grad.contiguous(memory_format=self.format)
+        turned = torch.empty_like(grad)
+        self._split((self.p.data_ptr(), grad.data_ptr(), turned.data_ptr(), turned.data_ptr()))
+        self.finish()
+        return turned
+
     def _split(self, pairs: tuple[int, ...]) -> None:
         in_channels, channels = self.x.shape[1] // self.groups, self.vectors.channels
         what = (self.contraction.transposed, self.groups, in_channels, channels)

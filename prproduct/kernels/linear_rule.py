@@ -63,6 +63,14 @@ class LinearRule(CompiledRule):
         self.finish()
         return of_input, of_weight
 
+    def turned(self, grad: Tensor) -> Tensor:
+        """D∘g, of ∂/∂w; the memory of grad may be used, and be that of the output."""
+        steps = LinearSteps(self, self.contraction.as_pairs(grad), overwrite=True)
+        self.measure(lambda: steps.phases(slice(0, len(self.p)), False))
+        self.finish()
+        in_place = steps.for_weight.data_ptr() == grad.data_ptr()
+        return grad if in_place else steps.for_weight.view(grad.shape)
+
     def along(self, dw: Tensor) -> list[Phase]:
         """What dW begins with."""
         return [self.along_weight(dw, fresh=True)] if self.program.weight.has_sums else []

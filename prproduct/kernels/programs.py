@@ -67,9 +67,29 @@ def program_of(product: Product) -> Program | None:
     """The program of a product's rule; None if the product does not say that it is elementwise."""
     if not product.elementwise:
         return None
-    parameters = getattr(product, "__dataclass_params__", None)
+    owner = product.product if isinstance(product, Forward) else product
+    parameters = getattr(owner, "__dataclass_params__", None)
     # Any other object may be changed by its owner between two calls.
     return _remembered(product) if parameters is not None and parameters.frozen else _write(product)
+
+
+@dataclass(frozen=True)
+class Forward(Product):
+    """Of a product with a value of its own, what turns p into it: the product whose D is that multiple of p."""
+
+    name = "forward"
+    product: Product
+
+    @property
+    def elementwise(self) -> bool:  # type: ignore[override]
+        return self.product.elementwise
+
+    def gains(self, pair: Pair) -> Gains:
+        factor: Any = self.product.value(pair)
+        return Gains(length=factor, direction=factor)
+
+    def __str__(self) -> str:
+        return str(self.product)
 
 
 class _UnwritableError(Exception):

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 import numba
 import pytest
@@ -20,7 +21,7 @@ from prproduct.kernels import compiled, convolution_rule, linear_rule, pointers,
 from prproduct.kernels.contractions import Linear
 from prproduct.kernels.pairs import floor_of_sin_square
 from prproduct.kernels.programs import program_of
-from prproduct.products import Gains, Product, resolve
+from prproduct.products import Gains, Pair, Product, resolve
 
 PRODUCTS = ["pr", "r", "tempered:0.3", "tempered:0.5", "no-length", "no-direction", "no-direction-w", "pr-w"]
 LAYERS = {
@@ -229,6 +230,70 @@ def threads(monkeypatch):
     before = torch.get_num_threads()
     yield torch.set_num_threads
     torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_forward_of_its_own_equals_plain_torch_and_may_be_written_into(name, dtype, passes_run):
+    op, x, w, bias, options = operands(name, dtype)
+    y = op(x, w, bias, product="r", **options)
+    assert any(run.startswith("split") for run in passes_run)
+    with compiled.switched_off():
+        expected = op(x, w, bias, product="r", **options)
+    assert y.stride() == expected.stride()
+    assert relative_error(y, expected) <= (1e-14 if dtype == torch.float64 else 1e-6)
+    y.relu_()
+    torch.autograd.grad(y, (x, w), torch.ones_like(y))
+
+
+@dataclass(frozen=True)
+class OwnValue(Product):
+    """Half of p where the angle is acute."""
+
+    elementwise = True
+    factor: float = 0.5
+
+    def gains(self, pair: Pair) -> Gains:
+        return Gains(1.0, pair.inverse_sin)
+
+    def value(self, pair: Pair) -> torch.Tensor:
+        return torch.where(pair.cos > 0.0, self.factor, 1.0)
+
+
+def test_a_users_forward_runs_compiled_and_may_change_and_one_that_is_a_number_does_not(passes_run):
+    x, w = torch.randn(5, 3), torch.randn(4, 3)
+    p = x @ w.T
+    assert torch.allclose(pr.functional.linear(x, w, product=OwnValue(0.25)), torch.where(p > 0, p / 4, p))
+    assert "split_rows" in passes_run
+    passes_run.clear()
+
+    class Changing(Product):
+        elementwise = True
+        factor = 0.25
+
+        def gains(self, pair: Pair) -> Gains:
+            return Gains(1.0, 1.0)
+
+        def value(self, pair: Pair) -> torch.Tensor:
+            return self.factor * abs(pair.cos)
+
+    changing = Changing()
+    before = pr.functional.linear(x, w, product=changing)
+    changing.factor = 0.5
+    assert torch.allclose(pr.functional.linear(x, w, product=changing), 2 * before)
+    passes_run.clear()
+
+    class Doubled(Product):
+        elementwise = True
+
+        def gains(self, pair: Pair) -> Gains:
+            return Gains(2.0, 2.0)
+
+        def value(self, pair: Pair) -> float:
+            return 2.0
+
+    assert torch.allclose(pr.functional.linear(x, w, product=Doubled()), 2 * p)
+    assert not passes_run
 
 
 def test_any_number_of_threads_and_each_of_them_repeatably(threads):
