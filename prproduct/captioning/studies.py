@@ -40,8 +40,8 @@ SCALES = {
         ("p", "r", "pr"),
         1,
         {"hidden": 256, "embedding": 256, "attention": 128},
-        {"epochs": 6, "batch_size": 50, "angles": 60},
-        {"epochs": 3, "batch_size": 50, "angles": 60, "baseline": "others"},
+        {"epochs": 5, "batch_size": 10, "angles": 300},  # many small steps: few epochs fit
+        {"epochs": 2, "batch_size": 10, "angles": 300, "baseline": "others"},
     ),
     "paper": Scale(
         ("p", "r", "pr"), 1, {}, {"angles": 500}, {"angles": 500, "candidates": "beam", "baseline": "others"}
