@@ -6,9 +6,10 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from prproduct.captioning.report.stages import BASELINE, Group, Run, Stage
+from prproduct.captioning.report.stages import Group, Run, Stage
 from prproduct.lab.report.charts import display
 from prproduct.lab.report.content import Heading, Section, Table, Text, number, seconds_text
+from prproduct.lab.report.observations import BASELINE
 from prproduct.lab.report.origin import machine
 
 # Of an epoch's samples: one that was resumed timed only the rest. Epochs of cross-entropy differ by a few words.

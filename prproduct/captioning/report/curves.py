@@ -6,9 +6,10 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 
-from prproduct.captioning.report.stages import BASELINE, Group, Run, Stage
+from prproduct.captioning.report.stages import Group, Run, Stage
 from prproduct.lab.report.charts import display
 from prproduct.lab.report.content import Block, Chart, Folded, Line, LinePanel, Section, Table, number
+from prproduct.lab.report.observations import BASELINE
 from prproduct.lab.report.origin import angles_of
 from prproduct.lab.report.series import BAND, lines
 from prproduct.probe import AngleRecord

@@ -16,12 +16,13 @@ from typing import Any
 
 from prproduct.captioning.report.scores import Scores, read_scores
 from prproduct.lab.errors import InputError
-from prproduct.lab.report.statistics import PairedDifference, Sample, holm, paired_difference
-from prproduct.lab.runs import CONFIG, METRICS, Record
+from prproduct.lab.report import observations
+from prproduct.lab.report.observations import BASELINE, adjusted, by_product, ending, once, told_apart
+from prproduct.lab.report.statistics import PairedDifference, Sample, paired_difference
+from prproduct.lab.runs import CONFIG, Record
 
-BASELINE = "p"
 PHASES = {"xe": "cross-entropy", "rl": "REINFORCE"}
-_FIRST = {BASELINE: 0, "r": 1, "pr": 2}  # the order of the paper's table; others by name
+_FIRST = (BASELINE, "r", "pr")  # the order of the paper's table
 _OF_AN_EPOCH = ("epoch", "step", "train_loss", "validation_loss", "validation_cider", "time")
 _NOT_SHARED = ("product", "seed", "phase")
 IDLE = {  # what a phase does not use
@@ -30,42 +31,13 @@ IDLE = {  # what a phase does not use
 }
 
 
-@dataclass(frozen=True)
-class Run:
-    """A run and how it ended; only those that count are averaged."""
-
-    record: Record
-    status: str
-    counts: bool
-
-    @property
-    def product(self) -> str:
-        """Its product."""
-        return str(self.record.config["config"]["product"])
-
-    @property
-    def seed(self) -> int:
-        """Its seed."""
-        return int(self.record.config["config"]["seed"])
+class Run(observations.Run):
+    """A captioner's."""
 
     @cached_property
     def scores(self) -> Scores | None:
         """Of its test captions, if they are scored."""
         return read_scores(self.record.folder)
-
-    @property
-    def epochs(self) -> list[Mapping[str, Any]]:
-        """The records of its epochs."""
-        return self.record.of("epoch")
-
-    @property
-    def seconds(self) -> float:
-        """Time spent on training and evaluating, as far as it was recorded."""
-        times = [epoch["time"] for epoch in self.epochs]
-        return float(sum(time["train_seconds"] + time["evaluation_seconds"] for time in times))
-
-
-ByProduct = dict[str, dict[int, Run]]
 
 
 @dataclass(frozen=True)
@@ -78,13 +50,9 @@ class Stage:
     runs: tuple[Run, ...]
 
     @cached_property
-    def counted(self) -> ByProduct:
+    def counted(self) -> dict[str, dict[int, Run]]:
         """The runs that count, by product and seed."""
-        products = sorted({run.product for run in self.runs if run.counts}, key=lambda p: (_FIRST.get(p, 3), p))
-        return {
-            product: {run.seed: run for run in self.runs if run.counts and run.product == product}
-            for product in products
-        }
+        return by_product(self.runs, _FIRST)
 
 
 @dataclass(frozen=True)
@@ -163,10 +131,7 @@ def comparisons(groups: Sequence[Group]) -> list[Comparison]:
         if product != BASELINE and BASELINE in judged.scores
     ]
     tests = [found.p_value if found else None for *_, found in pairs]
-    adjusted = iter(holm([value for value in tests if value is not None]))
-    return [
-        Comparison(*pair, None if test is None else next(adjusted)) for pair, test in zip(pairs, tests, strict=True)
-    ]
+    return [Comparison(*pair, p_value) for pair, p_value in zip(pairs, adjusted(tests), strict=True)]
 
 
 def groups(records: Sequence[Record]) -> list[Group]:
@@ -175,19 +140,21 @@ def groups(records: Sequence[Record]) -> list[Group]:
     for record in records:
         first, stage = _settings(record)
         inner = sorted_in.setdefault(json.dumps(first, sort_keys=True), {})
-        inner.setdefault(json.dumps(stage, sort_keys=True), []).append(Run(record, *_status(record)))
+        inner.setdefault(json.dumps(stage, sort_keys=True), []).append(
+            Run(record, *ending(record, record.config["config"]["epochs"], _OF_AN_EPOCH))
+        )
     shared = [json.loads(key) for key in sorted_in]
     captions = [_captions(next(iter(inner.values()))[0].record) for inner in sorted_in.values()]
-    names = _named(
+    names = told_apart(
         [f"{name}, {own['settings']['hidden']} hidden units" for name, own in zip(captions, shared, strict=True)],
         [{**own["settings"], **own["data"]} for own in shared],
     )
     found = []
     for name, called, own, inner in zip(names, captions, shared, sorted_in.values(), strict=True):
         settings = sorted((json.loads(key) for key in inner), key=lambda stage: stage["phase"] == "rl")
-        labels = _named([PHASES[stage["phase"]] for stage in settings], settings)
+        labels = told_apart([PHASES[stage["phase"]] for stage in settings], settings)
         stages = tuple(
-            Stage(stage["phase"], label, stage, tuple(_once(inner[json.dumps(stage, sort_keys=True)])))
+            Stage(stage["phase"], label, stage, once(inner[json.dumps(stage, sort_keys=True)]))
             for label, stage in zip(labels, settings, strict=True)
         )
         found.append(Group(name, called, own["data"], own["settings"], stages, len(shared) == 1))
@@ -220,52 +187,6 @@ def _shared(config: Mapping[str, Any]) -> dict[str, Any]:
     """What the runs of a stage have in common."""
     left_out = (*_NOT_SHARED, *IDLE[config["phase"]])
     return {key: value for key, value in config.items() if key not in left_out}
-
-
-def _status(record: Record) -> tuple[str, bool]:
-    """How a run ended, and whether it counts."""
-    epochs, whole = record.of("epoch"), record.config["config"]["epochs"]
-    for epoch in epochs:
-        missing = [key for key in _OF_AN_EPOCH if key not in epoch]
-        if missing:
-            raise InputError(f"{record.folder / METRICS}: an epoch's record has no {missing[0]}; is it a captioner's?")
-    if diverged := record.of("diverged"):
-        return f"diverged at step {diverged[-1]['step']} of epoch {diverged[-1]['epoch'] + 1}", False
-    if not record.finished:
-        return f"unfinished: {len(epochs)} of {whole} epochs", False
-    if record.of("end")[0]["last"] is None:
-        return "finished without an epoch", False
-    return "finished", True
-
-
-def _once(runs: Sequence[Run]) -> list[Run]:
-    """Each product and seed counted once: the same training twice is no second observation."""
-    seen: dict[tuple[str, int], Run] = {}
-    kept = []
-    for run in runs:
-        first = seen.get((run.product, run.seed)) if run.counts else None
-        if first is not None:
-            run = Run(run.record, f"finished; repeats {first.record.folder}", False)
-        elif run.counts:
-            seen[run.product, run.seed] = run
-        kept.append(run)
-    return kept
-
-
-def _named(names: Sequence[str], settings: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Names, with the settings in which those of the same name differ.
-
-    >>> _named(["rl", "rl"], [{"beams": 1, "seed": 0}, {"beams": 5, "seed": 0}])
-    ['rl (beams 1)', 'rl (beams 5)']
-    """
-    found = []
-    for name, own in zip(names, settings, strict=True):
-        alike = [other for known, other in zip(names, settings, strict=True) if known == name]
-        keys = dict.fromkeys(key for other in alike for key in other)
-        differing = [key for key in keys if any(other.get(key) != own.get(key) for other in alike)]
-        told = ", ".join(f"{key.replace('_', ' ')} {own.get(key, 'none')}" for key in differing)
-        found.append(name + (f" ({told})" if told else ""))
-    return found
 
 
 def _captions(record: Record) -> str:

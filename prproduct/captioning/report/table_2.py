@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from prproduct.captioning import paper
 from prproduct.captioning.report.scores import COLUMNS
-from prproduct.captioning.report.stages import BASELINE, PHASES, Comparison, Group, Judged
+from prproduct.captioning.report.stages import PHASES, Comparison, Group, Judged
 from prproduct.lab.report.charts import display
 from prproduct.lab.report.content import (
     Block,
@@ -24,6 +24,7 @@ from prproduct.lab.report.content import (
     p_text,
     plus_minus,
 )
+from prproduct.lab.report.observations import BASELINE
 
 Rows = list[tuple[Text, ...] | Heading]
 

@@ -7,30 +7,14 @@ from collections.abc import Sequence
 from prproduct.captioning.report.stages import PHASES, Group, Run
 from prproduct.lab.report.charts import display
 from prproduct.lab.report.content import Block, Code, Paragraph, Section, Table, Text, number, seconds_text
-from prproduct.lab.report.origin import commit, machine
+from prproduct.lab.report.origin import COLUMNS, OPENING, origin, written
 
-_HEADER = (
-    "product",
-    "phase",
-    "seed",
-    "ended",
-    "test CIDEr",
-    "validation CIDEr",
-    "time",
-    "folder",
-    "commit",
-    "command",
-    "machine",
-)
+_HEADER = ("product", "phase", "seed", "ended", "test CIDEr", "validation CIDEr", "time", *COLUMNS)
 
 
 def runs(groups: Sequence[Group]) -> list[Section]:
     """A table of the runs of each group."""
-    opening = Paragraph(
-        "All runs that were found. Those that are unfinished, diverged or repeat another are in no average. Folders "
-        "are named as they were given; a + behind a commit says that files had been changed since."
-    )
-    sections = [Section("Runs", (opening,))]
+    sections = [Section("Runs", (OPENING,))]
     for group in groups:
         rows = [
             _row(run, stage.phase)
@@ -45,7 +29,6 @@ def runs(groups: Sequence[Group]) -> list[Section]:
 
 
 def _row(run: Run, phase: str) -> tuple[Text, ...]:
-    there = run.record.config["environment"]
     cider = run.scores.numbers.get("CIDEr") if run.scores else None
     return (
         display(run.product),
@@ -55,10 +38,7 @@ def _row(run: Run, phase: str) -> tuple[Text, ...]:
         number(cider, 1),
         _selected(run),
         seconds_text(run.seconds),
-        Code(str(run.record.folder)),
-        Code(commit(run.record)),
-        Code(str(there.get("command", "not recorded"))),
-        f"{machine(run.record)}, torch {there.get('versions', {}).get('torch', '?')}",
+        *origin(run.record),
     )
 
 
@@ -74,15 +54,9 @@ def _shared(group: Group) -> list[Text]:
     told: list[Text] = []
     for stage in group.stages:
         settings = ", ".join(
-            f"{key.replace('_', ' ')} {_written(value)}" for key, value in stage.settings.items() if key != "phase"
+            f"{key.replace('_', ' ')} {written(value)}" for key, value in stage.settings.items() if key != "phase"
         )
         told.append(f"In {stage.name} they share: {settings}.")
     data = ", ".join(f"{key} {value}" for key, value in group.data.items())
     told.append(("Data: ", Code(data), "."))
     return told
-
-
-def _written(value: object) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 
 from prproduct.captioning.report.cost import share, step_seconds
 from prproduct.captioning.report.curves import PARTS, endings, series
-from prproduct.captioning.report.stages import BASELINE, Comparison, Group, Judged, Stage
+from prproduct.captioning.report.stages import Comparison, Group, Judged, Stage
+from prproduct.lab.report import observations
 from prproduct.lab.report.charts import display
 from prproduct.lab.report.content import Block, Bullets, Paragraph, Section, Strong, Text, number, p_text
+from prproduct.lab.report.observations import BASELINE, left_out
 from prproduct.lab.report.statistics import SIGNIFICANCE
 
 NBSP = "\u00a0"  # keeps a number and its unit on one line
@@ -17,7 +19,6 @@ NBSP = "\u00a0"  # keeps a number and its unit on one line
 def summary(groups: Sequence[Group], found: Sequence[Comparison]) -> Section:
     """What a reader should know who reads nothing else."""
     runs = [run for group in groups for run in group.runs]
-    left = [run for run in runs if not run.counts]
     blocks: list[Block] = [Paragraph((Strong(_headline(groups, found)),))]
     if len(groups) == 1:
         blocks.append(Paragraph(f"All runs: {groups[0].name}."))
@@ -26,11 +27,7 @@ def summary(groups: Sequence[Group], found: Sequence[Comparison]) -> Section:
         items += [*_reinforced(group), *_angles(group), *_costs(group)]
     if items:
         blocks.append(Bullets(tuple(items)))
-    if left:
-        verb = "are" if len(left) > 1 else "is"
-        blocks.append(
-            Paragraph(f"{len(left)} of {len(runs)} runs {verb} left out of every average; the last section says why.")
-        )
+    blocks += left_out(runs)
     if found:
         blocks.append(Paragraph(_method(len(found)), note=True))
     return Section("Summary", tuple(blocks))
@@ -38,16 +35,7 @@ def summary(groups: Sequence[Group], found: Sequence[Comparison]) -> Section:
 
 def verdict(comparison: Comparison) -> str:
     """In a few words: better, worse, not shown, or why it cannot be said."""
-    difference = comparison.difference
-    if difference is None:
-        return "no pair"
-    if difference.n == 1:
-        return "one pair only"
-    if comparison.adjusted is None:
-        return "no spread"
-    if comparison.adjusted >= SIGNIFICANCE:
-        return "no difference shown"
-    return "significantly better" if difference.mean > 0 else "significantly worse"
+    return observations.verdict(comparison.difference, comparison.adjusted, lambda mean: mean > 0)
 
 
 def _headline(groups: Sequence[Group], found: Sequence[Comparison]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Sequence
 
-from prproduct.classification.report.comparison import BASELINE, MEASURES, Comparison, Group, Run
+from prproduct.classification.report.comparison import MEASURES, Comparison, Group, Run
 from prproduct.lab.report.charts import display
 from prproduct.lab.report.content import (
     Block,
@@ -20,6 +20,7 @@ from prproduct.lab.report.content import (
     p_text,
     plus_minus,
 )
+from prproduct.lab.report.observations import BASELINE
 from prproduct.lab.report.origin import machine
 from prproduct.lab.report.statistics import PairedDifference, Sample
 

@@ -8,18 +8,14 @@ from typing import Any
 from prproduct.classification.report.comparison import Group, Run
 from prproduct.lab.report.charts import display
 from prproduct.lab.report.content import Block, Code, Paragraph, Section, Table, Text, number, seconds_text
-from prproduct.lab.report.origin import commit, machine
+from prproduct.lab.report.origin import COLUMNS, OPENING, origin, written
 
-_HEADER = ("product", "seed", "ended", "last, %", "selected, %", "time", "folder", "commit", "command", "machine")
+_HEADER = ("product", "seed", "ended", "last, %", "selected, %", "time", *COLUMNS)
 
 
 def runs(groups: Sequence[Group]) -> list[Section]:
     """A table of the runs of each group, with the settings that they share."""
-    opening = Paragraph(
-        "All runs that were found. Those that are unfinished, diverged or repeat another are in no average. Folders "
-        "are named as they were given; a + behind a commit says that files had been changed since."
-    )
-    sections = [Section("Runs", (opening,))]
+    sections = [Section("Runs", (OPENING,))]
     for group in groups:
         ordered = sorted(group.runs, key=lambda run: (run.product, run.seed, str(run.record.folder)))
         caption = f"{len(group.runs)} runs; {sum(run.counts for run in group.runs)} of them are averaged."
@@ -30,8 +26,6 @@ def runs(groups: Sequence[Group]) -> list[Section]:
 
 
 def _row(run: Run) -> tuple[Text, ...]:
-    there = run.record.config["environment"]
-    versions = there.get("versions", {})
     return (
         display(run.product),
         str(run.seed),
@@ -39,10 +33,7 @@ def _row(run: Run) -> tuple[Text, ...]:
         number(run.error("last")),
         _selected(run),
         seconds_text(run.seconds),
-        Code(str(run.record.folder)),
-        Code(commit(run.record)),
-        Code(str(there.get("command", "not recorded"))),
-        f"{machine(run.record)}, torch {versions.get('torch', '?')}",
+        *origin(run.record),
     )
 
 
@@ -58,13 +49,5 @@ def _shared(settings: Mapping[str, Any]) -> Text:
     told = [
         (key.replace("_", " "), value) for key, value in settings.items() if key not in ("fingerprint", "mean", "std")
     ]
-    words = ", ".join(f"{key} {_written(value)}" for key, value in told)
+    words = ", ".join(f"{key} {written(value)}" for key, value in told)
     return (f"They share: {words}; data fingerprint ", Code(str(settings["fingerprint"])), ".")
-
-
-def _written(value: Any) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, list):
-        return " and ".join(map(str, value)) or "none"
-    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from prproduct.classification.report.comparison import BASELINE, Comparison, Group
+from prproduct.classification.report.comparison import Comparison, Group
+from prproduct.lab.report import observations
 from prproduct.lab.report.charts import display
 from prproduct.lab.report.content import Block, Bullets, Paragraph, Section, Strong, Text, number, p_text
+from prproduct.lab.report.observations import BASELINE, left_out
 from prproduct.lab.report.statistics import SIGNIFICANCE, PairedDifference, Sample, detectable_difference
 
 NBSP = "\u00a0"  # keeps a number and its unit on one line
@@ -15,15 +17,10 @@ NBSP = "\u00a0"  # keeps a number and its unit on one line
 def summary(groups: Sequence[Group], found: Sequence[Comparison]) -> Section:
     """What a reader should know who reads nothing else."""
     runs = [run for group in groups for run in group.runs]
-    left = [run for run in runs if not run.counts]
     blocks: list[Block] = [Paragraph((Strong(_headline(groups, found)),))]
     if found:
         blocks.append(Bullets(tuple(map(_line, sorted(found, key=lambda comparison: comparison.product != "pr")))))
-    if left:
-        several = "runs are" if len(left) > 1 else "run is"
-        blocks.append(
-            Paragraph(f"{len(left)} of {len(runs)} {several} left out of every average; the last section says why.")
-        )
+    blocks += left_out(runs)
     if found:
         blocks.append(Paragraph(_method(len(found)), note=True))
     return Section("Summary", tuple(blocks))
@@ -31,16 +28,7 @@ def summary(groups: Sequence[Group], found: Sequence[Comparison]) -> Section:
 
 def verdict(comparison: Comparison) -> str:
     """In a few words: better, worse, not shown, or why it cannot be said."""
-    difference = comparison.difference("last")
-    if difference is None:
-        return "no pair"
-    if difference.n == 1:
-        return "one pair only"
-    if comparison.adjusted is None:
-        return "no spread"
-    if comparison.adjusted >= SIGNIFICANCE:
-        return "no difference shown"
-    return "significantly better" if difference.mean < 0 else "significantly worse"
+    return observations.verdict(comparison.difference("last"), comparison.adjusted, lambda mean: mean < 0)
 
 
 def _headline(groups: Sequence[Group], found: Sequence[Comparison]) -> str:

@@ -3,8 +3,39 @@
 from __future__ import annotations
 
 from prproduct.lab.errors import InputError
+from prproduct.lab.report.content import Code, Paragraph, Text
 from prproduct.lab.runs import ANGLES, Record
 from prproduct.probe import AngleRecord, read_jsonl
+
+OPENING = Paragraph(
+    "All runs that were found. Those that are unfinished, diverged or repeat another are in no average. Folders "
+    "are named as they were given; a + behind a commit says that files had been changed since."
+)
+COLUMNS = ("folder", "commit", "command", "machine")
+
+
+def origin(record: Record) -> tuple[Text, ...]:
+    """The cells of these columns."""
+    there = record.config["environment"]
+    return (
+        Code(str(record.folder)),
+        Code(commit(record)),
+        Code(str(there.get("command", "not recorded"))),
+        f"{machine(record)}, torch {there.get('versions', {}).get('torch', '?')}",
+    )
+
+
+def written(value: object) -> str:
+    """A setting's value as text.
+
+    >>> written(True), written([81, 122]), written(5e-4)
+    ('yes', '81 and 122', '0.0005')
+    """
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return " and ".join(map(str, value)) or "none"
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def machine(record: Record) -> str:

@@ -1,0 +1,136 @@
+"""Runs as observations: how each ended, which of them count, and what a comparison of two products says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from prproduct.lab.errors import InputError
+from prproduct.lab.report.content import Block, Paragraph
+from prproduct.lab.report.statistics import SIGNIFICANCE, PairedDifference, holm
+from prproduct.lab.runs import METRICS, Record
+
+BASELINE = "p"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run and how it ended; only those that count are averaged."""
+
+    record: Record
+    status: str
+    counts: bool
+
+    @property
+    def product(self) -> str:
+        """Its product."""
+        return str(self.record.config["config"]["product"])
+
+    @property
+    def seed(self) -> int:
+        """Its seed."""
+        return int(self.record.config["config"]["seed"])
+
+    @property
+    def epochs(self) -> list[Mapping[str, Any]]:
+        """The records of its epochs."""
+        return self.record.of("epoch")
+
+    @property
+    def seconds(self) -> float:
+        """Time spent on training and evaluating, as far as it was recorded."""
+        times = [epoch["time"] for epoch in self.epochs]
+        return float(sum(time["train_seconds"] + time["evaluation_seconds"] for time in times))
+
+
+R = TypeVar("R", bound=Run)
+ByProduct = dict[str, dict[int, R]]
+
+
+def ending(record: Record, epochs: int, keys: Sequence[str]) -> tuple[str, bool]:
+    """How a run of so many epochs ended, and whether it counts; each epoch's record must have the keys."""
+    done = record.of("epoch")
+    for epoch in done:
+        missing = [key for key in keys if key not in epoch]
+        if missing:
+            task = record.config["task"]
+            raise InputError(f"{record.folder / METRICS}: an epoch's record has no {missing[0]}; is it a {task}'s?")
+    if diverged := record.of("diverged"):
+        return f"diverged at step {diverged[-1]['step']} of epoch {diverged[-1]['epoch'] + 1}", False
+    if not record.finished:
+        return f"unfinished: {len(done)} of {epochs} epochs", False
+    if record.of("end")[0]["last"] is None:
+        return "finished without an epoch", False
+    return "finished", True
+
+
+def once(runs: Sequence[R]) -> tuple[R, ...]:
+    """Each product and seed counted once: the same training twice is no second observation."""
+    seen: dict[tuple[str, int], R] = {}
+    kept = []
+    for run in runs:
+        first = seen.get((run.product, run.seed)) if run.counts else None
+        if first is not None:
+            run = replace(run, status=f"finished; repeats {first.record.folder}", counts=False)
+        elif run.counts:
+            seen[run.product, run.seed] = run
+        kept.append(run)
+    return tuple(kept)
+
+
+def by_product(runs: Sequence[R], first: Sequence[str]) -> ByProduct[R]:
+    """The runs that count, by product and seed: some products first, then others by name."""
+    places = {product: place for place, product in enumerate(first)}
+    counted = [run for run in runs if run.counts]
+    products = sorted({run.product for run in counted}, key=lambda name: (places.get(name, len(places)), name))
+    return {product: {run.seed: run for run in counted if run.product == product} for product in products}
+
+
+def adjusted(tests: Sequence[float | None]) -> list[float | None]:
+    """The p values by Holm's method over all of them; None where there was no test.
+
+    >>> adjusted([0.01, None, 0.03])
+    [0.02, None, 0.03]
+    """
+    found = iter(holm([value for value in tests if value is not None]))
+    return [None if test is None else next(found) for test in tests]
+
+
+def verdict(difference: PairedDifference | None, adjusted: float | None, better: Callable[[float], bool]) -> str:
+    """In a few words: better, worse, not shown, or why it cannot be said."""
+    if difference is None:
+        return "no pair"
+    if difference.n == 1:
+        return "one pair only"
+    if adjusted is None:
+        return "no spread"
+    if adjusted >= SIGNIFICANCE:
+        return "no difference shown"
+    return "significantly better" if better(difference.mean) else "significantly worse"
+
+
+def told_apart(
+    names: Sequence[str], settings: Sequence[Mapping[str, Any]], written: Callable[[Any], str] = str
+) -> list[str]:
+    """Names, with the settings in which those of the same name differ.
+
+    >>> told_apart(["rl", "rl"], [{"beams": 1, "seed": 0}, {"beams": 5, "seed": 0}])
+    ['rl (beams 1)', 'rl (beams 5)']
+    """
+    found = []
+    for name, own in zip(names, settings, strict=True):
+        alike = [other for known, other in zip(names, settings, strict=True) if known == name]
+        keys = dict.fromkeys(key for other in alike for key in other)
+        differing = [key for key in keys if any(other.get(key) != own.get(key) for other in alike)]
+        told = ", ".join(f"{key.replace('_', ' ')} {written(own.get(key, 'none'))}" for key in differing)
+        found.append(name + (f" ({told})" if told else ""))
+    return found
+
+
+def left_out(runs: Sequence[Run]) -> list[Block]:
+    """A paragraph on the runs that do not count, if there are any."""
+    left = sum(not run.counts for run in runs)
+    several = "runs are" if left > 1 else "run is"
+    text = f"{left} of {len(runs)} {several} left out of every average; the last section says why."
+    return [Paragraph(text)] if left else []
