@@ -26,6 +26,8 @@ from prproduct.lab.report.content import (
     Text,
 )
 
+_A4 = 12  # columns of numbers that a sheet holds at the usual size
+
 
 def html(title: str, lead: Text, sections: Sequence[Section]) -> str:
     """The page: a title, a line below it, and sections, the first of which stands out.
@@ -143,9 +145,10 @@ def _table(table: Table, key: str) -> str:
             cells = "".join(f"<td{mark}>{_text(cell)}</td>" for mark, cell in zip(marks, row, strict=True))
             rows.append(f"<tr>{cells}</tr>")
     written = "\n".join(rows)
+    wide = " class=wide" if len(marks) > _A4 else ""
     return (
         f'<p class="note caption" id="{key}">{_text(table.caption)}</p>\n'
-        f'<div class="scroll" tabindex="0" role="region" aria-labelledby="{key}"><table>\n'
+        f'<div class="scroll" tabindex="0" role="region" aria-labelledby="{key}"><table{wide}>\n'
         f"<thead><tr>{header}</tr></thead>\n<tbody>\n{written}\n</tbody>\n</table></div>"
     )
 

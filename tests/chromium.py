@@ -6,12 +6,20 @@ Playwright's package (1.65: 168 MB unpacked, mostly Node.js) speaks the same pro
 import base64
 import json
 import os
+import re
 import shutil
 import subprocess
 import time
 from contextlib import contextmanager
 
 PROGRAM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+SKIPPED = PROGRAM is None and os.environ.get("PRPRODUCT_BROWSER") != "1"
+REASON = "no chromium is installed; PRPRODUCT_BROWSER=1 makes its absence an error"
+FIGURES = """[...document.querySelectorAll(".panels svg")].map(svg => {
+  const box = svg.getBoundingClientRect(); return [box.width, box.height, box.left, box.right] })"""
+TABLES = """[...document.querySelectorAll(".scroll")].map(box => [box.getBoundingClientRect().right, box.scrollWidth,
+  box.clientWidth, getComputedStyle(box).overflowX])"""
+BACKGROUND = """(element => getComputedStyle(element).backgroundColor)(document.body)"""
 
 
 class Browser:
@@ -74,9 +82,46 @@ class Browser:
         return json.loads(message)
 
 
+def check_page(chromium, page, width, scheme):
+    """It fits its window, shows all its figures, loads nothing, complains of nothing, and is dark where asked."""
+    chromium.open(page, width, scheme=scheme)
+    root = "document.documentElement"
+    assert chromium.evaluate(f"{root}.scrollWidth") <= chromium.evaluate(f"{root}.clientWidth"), "it scrolls sideways"
+    assert chromium.evaluate("innerWidth") == width
+    figures = chromium.evaluate(FIGURES)
+    assert all(w > 150 and h > 50 and left >= 0 and right <= width for w, h, left, right in figures), figures
+    tables = chromium.evaluate(TABLES)
+    assert all(right <= width for right, *_ in tables)
+    assert all(overflow == "auto" for *_, overflow in tables)
+    asked = [event["request"]["url"] for event in chromium.of("Network.requestWillBeSent")]
+    assert [url for url in asked if not url.startswith("data:")] == [page]
+    complaints = chromium.of("Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded")
+    assert complaints == []
+    dark = [int(value) < 60 for value in re.findall(r"\d+", chromium.evaluate(BACKGROUND))[:3]]
+    assert all(dark) if scheme == "dark" else not any(dark)
+    assert chromium.screenshot().startswith(b"\x89PNG")
+
+
+def check_paper(chromium, page):
+    """Printed, it is light, and no table is cut."""
+    chromium.open(page, 1280, scheme="dark")
+    chromium.call("Emulation.setEmulatedMedia", media="print")
+    chromium.call("Emulation.setDeviceMetricsOverride", width=700, height=1000, deviceScaleFactor=1, mobile=False)
+    tables = chromium.evaluate(TABLES)
+    assert tables
+    assert all(wanted <= there + 1 for _, wanted, there, _ in tables), "a table is wider than a sheet of A4"
+    assert chromium.evaluate('[...document.querySelectorAll("details table")].every(t => t.checkVisibility())')
+    assert chromium.evaluate(BACKGROUND) == "rgb(255, 255, 255)"
+    pdf = chromium.pdf()
+    assert pdf.startswith(b"%PDF")
+    assert len(re.findall(rb"/Type\s*/Page\b", pdf)) >= 2
+    chromium.call("Emulation.setEmulatedMedia", media="")
+
+
 @contextmanager
 def browser(profile):
     """Chromium, with a profile of its own; --no-sandbox since CI is root, and what it opens is ours."""
+    assert PROGRAM, "PRPRODUCT_BROWSER=1, but no chromium is installed: apt-get install chromium"
     to_read, to_write = os.pipe()
     from_read, from_write = os.pipe()
 
