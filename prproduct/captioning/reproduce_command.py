@@ -21,8 +21,8 @@ from prproduct.captioning.studies import PHASES, Choice, jobs
 from prproduct.captioning.world import World, is_true
 from prproduct.lab import runs
 from prproduct.lab.options import takes_options_of
-from prproduct.lab.sweep import Plan, Result, sweep
-from prproduct.lab.sweep.progress import Silent, Terminal
+from prproduct.lab.sweep import Plan, sweep
+from prproduct.lab.sweep.progress import Silent, Terminal, exit_if_unfinished
 
 # As in the paper's Table 2, so that a terminal of 80 columns has room for all.
 _SHORT = {**{f"Bleu_{n}": f"B{n}" for n in range(1, 5)}, "METEOR": "M", "ROUGE_L": "RL", "CIDEr": "C", "SPICE": "S"}
@@ -61,7 +61,7 @@ def captions(
         Console().print(_table(folders))
         report.write(folders, output / "report.html")
         Console().print(f"the page: {output / 'report.html'}", highlight=False, soft_wrap=True)
-    _complain([result for result in results if not result.finished])
+    exit_if_unfinished(results)
 
 
 def _is_true(image: ImageId, caption: str) -> float:
@@ -81,12 +81,3 @@ def _table(folders: Sequence[Path]) -> Table:
         cells = [f"{100 * scores[name]:.1f}" if name in scores else "–" for name in names]
         table.add_row(config["product"], str(config["seed"]), config["phase"], *cells)
     return table
-
-
-def _complain(others: Sequence[Result]) -> None:
-    if others:
-        errors = Console(stderr=True)
-        errors.print(f"{len(others)} runs did not finish:")
-        for result in others:
-            errors.print(f"{result.job.name}: {result.ending.why}", highlight=False, markup=False, soft_wrap=True)
-        raise typer.Exit(1)

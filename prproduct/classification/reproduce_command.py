@@ -17,7 +17,7 @@ from prproduct.classification.summary import CAPTION, tables
 from prproduct.lab import runs
 from prproduct.lab.options import takes_options_of
 from prproduct.lab.sweep import Plan, Result, sweep
-from prproduct.lab.sweep.progress import Silent, Terminal
+from prproduct.lab.sweep.progress import Silent, Terminal, exit_if_unfinished
 
 Output = Annotated[Path, typer.Option("--output", "-o", help="the folder of the runs, their table and their page")]
 # Behind the flag --ray, an argument: options whose value may be left out are not known to Typer.
@@ -79,15 +79,9 @@ def _reproduce(
 def _tell(results: Sequence[Result], output: Path) -> None:
     """The table and the page of what is finished; what is not is named, and the exit status is 1."""
     finished = [result.job.folder for result in results if result.finished]
-    others = [result for result in results if not result.finished]
     console = Console()
     if finished:
         console.print(*tables(runs.read(folder) for folder in finished), CAPTION, "", highlight=False, sep="\n")
         write(finished, output / "report.html")
         console.print(f"the page with curves and angles: {output / 'report.html'}", highlight=False, soft_wrap=True)
-    if others:
-        errors = Console(stderr=True)
-        errors.print(f"{len(others)} of {len(results)} runs did not finish:")
-        for result in others:
-            errors.print(f"{result.job.name}: {result.ending.why}", highlight=False, markup=False, soft_wrap=True)
-        raise typer.Exit(1)
+    exit_if_unfinished(results)

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from prproduct.lab.engine import Stopped
 from prproduct.lab.errors import InputError
 from prproduct.lab.stopping import StopSignals
-from prproduct.lab.sweep.jobs import DIED, FAILED, FINISHED, REFUSED, STOPPED, Ending, Job
+from prproduct.lab.sweep.jobs import DIED, FAILED, FINISHED, REFUSED, STOPPED, Ending, Job, Result
 from prproduct.lab.sweep.progress import Silent
 
 POLL_SECONDS = 0.5
@@ -42,20 +41,6 @@ class Workers(Protocol):
     def close(self) -> None:
         """End all workers, at once."""
         ...
-
-
-@dataclass(frozen=True)
-class Result:
-    """What became of a job: how its last attempt ended, and how many there were; none if it was finished before."""
-
-    job: Job
-    ending: Ending
-    attempts: int
-
-    @property
-    def finished(self) -> bool:
-        """Whether the run is trained to the end, now or before."""
-        return self.ending.how == FINISHED
 
 
 def sweep(jobs: Sequence[Job], workers: Workers, *, retries: int = 2, progress: Silent | None = None) -> list[Result]:

@@ -58,3 +58,17 @@ def attempt(job: Job) -> Ending:
     except Exception:
         return Ending(FAILED, traceback.format_exc().strip())
     return Ending(FINISHED)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of a job: how its last attempt ended, and how many there were; none if it was finished before."""
+
+    job: Job
+    ending: Ending
+    attempts: int
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run is trained to the end, now or before."""
+        return self.ending.how == FINISHED

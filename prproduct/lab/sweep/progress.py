@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 
+import typer
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -20,7 +21,7 @@ from rich.progress import (
 )
 
 from prproduct.lab import runs
-from prproduct.lab.sweep.jobs import Ending, Job
+from prproduct.lab.sweep.jobs import Ending, Job, Result
 
 _LOOK_SECONDS = 1.0
 
@@ -109,3 +110,15 @@ def steps_done(job: Job) -> int:
     if not (job.folder / runs.CONFIG).exists():
         return 0
     return max((record.get("step", 0) for record in runs.read(job.folder).metrics), default=0)
+
+
+def exit_if_unfinished(results: Sequence[Result]) -> None:
+    """Name the runs that did not finish on stderr, if there are any, and end the command with status 1."""
+    others = [result for result in results if not result.finished]
+    if not others:
+        return
+    errors = Console(stderr=True)
+    errors.print(f"{len(others)} of {len(results)} runs did not finish:")
+    for result in others:
+        errors.print(f"{result.job.name}: {result.ending.why}", highlight=False, markup=False, soft_wrap=True)
+    raise typer.Exit(1)
