@@ -14,6 +14,7 @@ from rich.table import Table
 
 from prproduct.captioning import report
 from prproduct.captioning.command import CaptionsOption, FeaturesOption
+from prproduct.captioning.data.pictures import list_all
 from prproduct.captioning.material import WORLD, material_of
 from prproduct.captioning.metrics.fields import ImageId
 from prproduct.captioning.results import write_results
@@ -38,11 +39,16 @@ def captions(
     ),
     captions: CaptionsOption = WORLD,
     source: FeaturesOption = None,
+    pictures: Annotated[
+        Path | None, typer.Option(help="a folder or zip archive of the pictures, for the page", show_default=False)
+    ] = None,
     address: Annotated[str | None, typer.Argument(help="of a Ray cluster, behind --ray", show_default=False)] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="show no progress")] = False,
 ) -> None:
     """The paper's Table 2: captioners under P, R and PR, by cross-entropy and then REINFORCE on CIDEr."""
     material = material_of(captions, source)  # what is wrong with it is said here, once
+    if pictures is not None:
+        list_all([pictures])
     judges = {"true": _is_true} if captions == WORLD else {}
     wanted = jobs(choice, output, captions, source)
     workers = plan.open(len(wanted), address)
@@ -59,7 +65,7 @@ def captions(
             write_results(folder, material, judges=judges, tick=lambda done, task=task: bar.advance(task, done))  # type: ignore[misc]
     if folders:
         Console().print(_table(folders))
-        report.write(folders, output / "report.html")
+        report.write(folders, output / "report.html", pictures)
         Console().print(f"the page: {output / 'report.html'}", highlight=False, soft_wrap=True)
     exit_if_unfinished(results)
 

@@ -41,7 +41,7 @@ SCALES = {
         1,
         {"hidden": 256, "embedding": 256, "attention": 128},
         {"epochs": 5, "batch_size": 10, "angles": 300},  # many small steps: few epochs fit
-        {"epochs": 2, "batch_size": 10, "angles": 300, "baseline": "others"},
+        {"epochs": 1, "batch_size": 10, "angles": 300, "baseline": "others"},
     ),
     "paper": Scale(
         ("p", "r", "pr"), 1, {}, {"angles": 500}, {"angles": 500, "candidates": "beam", "baseline": "others"}

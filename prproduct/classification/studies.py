@@ -44,7 +44,7 @@ STUDIES: dict[str, dict[str, tuple[Part, ...]]] = {
         "quick": (Part("resnet8", ("cifar10",), _BOTH, seeds=1, epochs=1, angles=88),),
         "small": (
             Part("resnet8", ("cifar10",), _BOTH, seeds=3, epochs=8, angles=88),
-            Part("densenet-bc-16-12", ("cifar10",), _BOTH, seeds=1, epochs=4, angles=88),
+            Part("densenet-bc-16-12", ("cifar10",), _BOTH, seeds=1, epochs=2, angles=88),
         ),
         "paper": tuple(Part(net, ("cifar10", "cifar100"), _BOTH, seeds=3, angles=500) for net in _PAPER_NETS),
     },
@@ -93,7 +93,7 @@ def parts(study: str, choice: Choice, data_dir: Path | None = None) -> list[Part
     """The networks of a study, with what was chosen; another network takes its scale's first one's settings.
 
     >>> [(part.arch, part.seeds, part.epochs) for part in parts("cifar", Choice(scale="small"))]
-    [('resnet8', 3, 8), ('densenet-bc-16-12', 1, 4)]
+    [('resnet8', 3, 8), ('densenet-bc-16-12', 1, 2)]
     """
     own = STUDIES[study][choice.scale]
     if (study, choice.scale) == ("gradients", "quick"):

@@ -75,6 +75,7 @@ def test_what_is_finished_is_neither_trained_nor_scored_again(small_study, tmp_p
         (["--seeds", "0"], "seeds is 0"),
         (["--captions", "world", "--features", "f.h5"], "the world has features of its own"),
         (["--captions", "nowhere"], "features of the images are needed"),
+        (["--pictures", "nowhere.zip"], "nowhere.zip: no such file, folder or zip archive"),
     ],
 )
 def test_what_a_user_can_mend_is_one_line(arguments, message, tmp_path, capsys):

@@ -72,7 +72,7 @@ def test_the_small_cifar_runs_are_those_of_the_train_command():
     assert str(run_folder(wanted[0])) == "cifar10/resnet8/p/seed-0"
     assert [(c.arch, c.product, c.seed, c.recipe.epochs) for c in wanted] == [
         *(("resnet8", product, seed, 8) for seed in (0, 1, 2) for product in ("p", "pr")),
-        *(("densenet-bc-16-12", product, 0, 4) for product in ("p", "pr")),
+        *(("densenet-bc-16-12", product, 0, 2) for product in ("p", "pr")),
     ]
 
 
@@ -109,7 +109,7 @@ def test_what_is_chosen_replaces_what_the_scale_says_and_keeps_the_rest():
     choice = Choice(scale="small", arch=("densenet-bc-16-12", "resnet14"), data=("cifar100",), product=("pr-w",))
     wanted = configs("cifar", choice)
     assert [(c.arch, c.data, c.product, c.seed, c.epochs) for c in wanted] == [
-        ("densenet-bc-16-12", "cifar100", "pr-w", 0, 4),
+        ("densenet-bc-16-12", "cifar100", "pr-w", 0, 2),
         *(("resnet14", "cifar100", "pr-w", seed, 8) for seed in range(3)),
     ]
     other = configs("gradients", Choice(seeds=1, epochs=3, batch_size=64, optimizer="adam", learning_rate=1e-3))
