@@ -19,6 +19,7 @@ from torch import Tensor
 
 from prproduct.captioning.decoding.captions import Captions, Decoder
 from prproduct.captioning.decoding.limits import NO_LIMITS, Limits
+from prproduct.captioning.layers import IN_CACHE
 from prproduct.captioning.model import Memory, State
 from prproduct.lab.errors import InputError
 
@@ -114,17 +115,15 @@ class _Search:
         said = self.live.words.flatten(0, 1)
         last = said[:, -1] if length else said.new_zeros(images * k)
         logits, state, looked = model.step(last, self.state, self.memory)
-        own = logits.to(self.live.totals.dtype).log_softmax(-1)  # (images · k, vocabulary)
-        totals = self.live.totals[..., None] + limits.apply(own, said).view(images, k, -1)
         # A beginning ends in one way only: of twice as many continuations at least half go on.
-        best, places = _top(totals.flatten(1), 2 * beams)
-        parents, words = places // totals.shape[-1], places % totals.shape[-1]
+        best, places, own = self._continued(logits.view(images, k, -1), limits, 2 * beams)
+        parents, words = places // logits.shape[-1], places % logits.shape[-1]
         rows = torch.arange(images, device=parents.device)[:, None] * k + parents  # (images, 2 · beams)
         before = self.live.take(parents)
         after = _Hypotheses(
             best,
             torch.cat([before.words, words[..., None]], 2),
-            torch.cat([before.log_probabilities, own[rows, words][..., None]], 2),
+            torch.cat([before.log_probabilities, own[..., None]], 2),
             torch.cat([before.attention, looked[rows][:, :, None]], 2),
         )
         ends = words == 0
@@ -132,6 +131,20 @@ class _Search:
         going = ends.long().argsort(dim=1, stable=True)[:, :beams]
         search = _Search(self.memory, state.select(rows.gather(1, going).flatten()), after.only(~ends).take(going))
         return after.only(ends & among_best), search
+
+    def _continued(self, logits: Tensor, limits: Limits, count: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Of each image's continuations (beginnings · vocabulary) the best: totals, places, log-probabilities."""
+        part = len(logits) if logits.is_cuda else max(1, IN_CACHE // max(1, logits[0:1].numel()))
+        found = []
+        for some, words, before in zip(
+            logits.split(part), self.live.words.split(part), self.live.totals.split(part), strict=True
+        ):
+            own = some.to(before.dtype).log_softmax(-1)
+            allowed = limits.apply(own.flatten(0, 1), words.flatten(0, 1)).view(own.shape)
+            best, places = _top((before[..., None] + allowed).flatten(1), count)
+            found.append((best, places, own.flatten(1).gather(1, places)))
+        best, places, own = map(torch.cat, zip(*found, strict=True))
+        return best, places, own
 
 
 @dataclass(frozen=True, eq=False)
