@@ -31,25 +31,33 @@ def split(product: Product, pairs: Pairs, grad: Tensor) -> tuple[Half, Half]:
     """The halves for ∂/∂w and ∂/∂x."""
     pair = measure(pairs)
     weight_gains, input_gains = weight_and_input_gains(product, pair)
-    radial = _radial(weight_gains, pair, grad)
-    turned, sums = _times(grad, weight_gains.direction), _sums(radial, pairs.input.value, pairs.weight.norms.value)
-    for_weight = Half(turned, sums)
+    turned = _times(grad, weight_gains.direction)
+    excess = _excess(weight_gains, grad, turned)
+    for_weight = Half(turned, _sums(excess, pair.cos, pairs.input.value, pairs.weight.norms.value))
     if input_gains is not weight_gains:
-        radial, turned = _radial(input_gains, pair, grad), _times(grad, input_gains.direction)
-    return for_weight, Half(turned, _sums(radial, pairs.weight.length, pairs.input.value))
+        turned = _times(grad, input_gains.direction)
+        excess = _excess(input_gains, grad, turned)
+    return for_weight, Half(turned, _sums(excess, pair.cos, pairs.weight.length, pairs.input.value))
 
 
-def _radial(gains: Gains, pair: Pair, grad: Tensor) -> Tensor | None:
-    """(L − D)·cos θ·g"""
+def _excess(gains: Gains, grad: Tensor, turned: Tensor | None) -> Tensor | None:
+    """(L − D)∘g"""
     length, direction = gains
-    if isinstance(direction, Tensor) and not isinstance(length, Tensor):
-        return torch.addcmul(length * pair.cos, direction, pair.cos, value=-1.0) * grad
-    excess = length - direction
-    return excess * pair.cos * grad if isinstance(excess, Tensor) or excess else None
+    if not isinstance(length, Tensor) and not isinstance(direction, Tensor) and length == direction:
+        return None
+    stretched = _times(grad, length)
+    if stretched is None or turned is None:
+        return stretched if turned is None else -turned
+    return stretched - turned
 
 
-def _sums(radial: Tensor | None, factor: Tensor, like: Tensor) -> Tensor | None:
-    return None if radial is None else (radial * factor).sum_to_size(like.shape)
+def _sums(excess: Tensor | None, cos: Tensor, factor: Tensor, like: Tensor) -> Tensor | None:
+    """Σ (L − D)·cos θ·g·‖other vector‖
+
+    In this order: Inductor keeps what two sums share and read from more than four places in memory, and lays it out
+    for neither. (L − D)∘g and cos θ are below that each, their product is not.
+    """
+    return None if excess is None else (excess * (cos * factor)).sum_to_size(like.shape)
 
 
 def _times(t: Tensor, factor: Tensor | float) -> Tensor | None:
