@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from prproduct.kernels.pairs import Pairs
+from prproduct.kernels.pairs import Pairs, in_memory
 from prproduct.kernels.windows import Windows, gather, scatter
 
 
@@ -175,7 +175,7 @@ class Convolution:
     def add_along_input(self, grad: Tensor, sums: Tensor, input: Tensor, weight: Tensor, pairs: Pairs) -> Tensor:
         from_windows = gather if self.transposed else scatter
         per_window = (sums * pairs.input.inverse).squeeze(2)  # (batch, groups, *out)
-        coefficient = from_windows(per_window, input.shape[2:], self._windows(weight))  # (batch, groups, *in)
+        coefficient = in_memory(from_windows(per_window, input.shape[2:], self._windows(weight)))  # (batch, groups, *in)
         return grad + (self.as_pairs(input) * coefficient.unsqueeze(2) * pairs.weight.longest).reshape(input.shape)
 
     def _kernels(self, weight: Tensor) -> Tensor:
