@@ -5,6 +5,10 @@ For each pair with the gains L and D, and for ∂/∂w and ∂/∂x:
     turned = D∘g                                    goes through the native backward
     sums   = Σ (L − D)·cos θ·g·‖other vector‖       one number a vector, added along it
 
+What D adds to a weight vector's sum is the share along w that the native backward's dW has already. So for ∂/∂w the sums
+here are those of L alone, and this share is taken out of dW itself: a reading of g and p is left, instead of a second
+pass with all the rest. Windows overlap, so dX cannot be asked in this way.
+
 This is plain torch, in some ten passes over memory; autograd, torch.func and torch.compile see through them. On the CPU
 in eager mode the compiled kernel (`passes.py`) does the same in one.
 """
@@ -23,41 +27,45 @@ from prproduct.products import Gains, Pair, Product
 class Half(NamedTuple):
     """A gradient's share for ∂/∂w, or for ∂/∂x. None stands for zero."""
 
-    turned: Tensor | None  # shaped as the pairs
+    turned: Tensor | None  # shaped as the gradient
     sums: Tensor | None  # shaped as the norms of the vectors along which they are to be added
 
 
 def split(product: Product, pairs: Pairs, grad: Tensor) -> tuple[Half, Half]:
-    """The halves for ∂/∂w and ∂/∂x."""
+    """The halves for ∂/∂w and ∂/∂x, of a gradient in the shape of the output or of the pairs."""
     pair = measure(pairs)
     weight_gains, input_gains = weight_and_input_gains(product, pair)
-    turned = _times(grad, weight_gains.direction)
-    excess = _excess(weight_gains, grad, turned)
-    for_weight = Half(turned, _sums(excess, pair.cos, pairs.input.value, pairs.weight.norms.value))
+    turned, stretched = _turned(weight_gains, grad), _stretched(weight_gains, pairs, grad)
+    for_weight = Half(turned, _sums(stretched, pair.cos, pairs.input.value, pairs.weight.norms.value))
     if input_gains is not weight_gains:
-        turned = _times(grad, input_gains.direction)
-        excess = _excess(input_gains, grad, turned)
+        turned, stretched = _turned(input_gains, grad), _stretched(input_gains, pairs, grad)
+    excess = stretched if stretched is None or turned is None else stretched - _shaped(turned, pairs.output)
     return for_weight, Half(turned, _sums(excess, pair.cos, pairs.weight.length, pairs.input.value))
 
 
-def _excess(gains: Gains, grad: Tensor, turned: Tensor | None) -> Tensor | None:
-    """(L − D)∘g"""
+def _turned(gains: Gains, grad: Tensor) -> Tensor | None:
+    """D∘g, in the shape of g: Inductor lays it out for the convolution that takes it, and no view of it."""
+    direction = gains.direction
+    return _times(grad, _shaped(direction, grad) if isinstance(direction, Tensor) else direction)
+
+
+def _stretched(gains: Gains, pairs: Pairs, grad: Tensor) -> Tensor | None:
+    """L∘g, in the shape of the pairs; None if it is D∘g."""
     length, direction = gains
     if not isinstance(length, Tensor) and not isinstance(direction, Tensor) and length == direction:
         return None
+    grad = _shaped(grad, pairs.output)
     stretched = _times(grad, length)
-    if stretched is None or turned is None:
-        return stretched if turned is None else -turned
-    return stretched - turned
+    return torch.zeros_like(grad) if stretched is None else stretched
 
 
-def _sums(excess: Tensor | None, cos: Tensor, factor: Tensor, like: Tensor) -> Tensor | None:
-    """Σ (L − D)·cos θ·g·‖other vector‖
+def _sums(factor: Tensor | None, cos: Tensor, norm: Tensor, like: Tensor) -> Tensor | None:
+    """Σ factor·cos θ·‖other vector‖
 
     In this order: Inductor keeps what two sums share and read from more than four places in memory, and lays it out
-    for neither. (L − D)∘g and cos θ are below that each, their product is not.
+    for neither.
     """
-    return None if excess is None else (excess * (cos * factor)).sum_to_size(like.shape)
+    return None if factor is None else (factor * (cos * norm)).sum_to_size(like.shape)
 
 
 def _times(t: Tensor, factor: Tensor | float) -> Tensor | None:
@@ -66,3 +74,7 @@ def _times(t: Tensor, factor: Tensor | float) -> Tensor | None:
     if factor == 0.0:
         return None
     return t if factor == 1.0 else t * factor
+
+
+def _shaped(t: Tensor, like: Tensor) -> Tensor:
+    return t if t.dim() in (0, like.dim()) else t.reshape(like.shape)
