@@ -181,7 +181,8 @@ class Convolution:
         from_windows = gather if self.transposed else scatter
         per_window = sums * pairs.input.inverse
         per_window = per_window if self.groups == 1 else per_window.squeeze(2)  # (batch, groups, *out)
-        coefficient = in_memory(from_windows(per_window, input.shape[2:], self._windows(weight)))  # (batch, groups, *in)
+        coefficient = from_windows(per_window, input.shape[2:], self._windows(weight))  # (batch, groups, *in)
+        coefficient = in_memory(coefficient)
         if self.groups == 1:
             return grad + input * coefficient * pairs.weight.longest
         return grad + (self.as_pairs(input) * coefficient.unsqueeze(2) * pairs.weight.longest).reshape(input.shape)

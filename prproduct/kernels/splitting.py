@@ -5,9 +5,9 @@ For each pair with the gains L and D, and for ∂/∂w and ∂/∂x:
     turned = D∘g                                    goes through the native backward
     sums   = Σ (L − D)·cos θ·g·‖other vector‖       one number a vector, added along it
 
-What D adds to a weight vector's sum is the share along w that the native backward's dW has already. So for ∂/∂w the sums
-here are those of L alone, and this share is taken out of dW itself: a reading of g and p is left, instead of a second
-pass with all the rest. Windows overlap, so dX cannot be asked in this way.
+What D adds to a weight vector's sum is the share along w that the native backward's dW has already. So for ∂/∂w the
+sums here are those of L alone, and this share is taken out of dW itself: what is left is a reading of g and p, and not
+a second pass with all the rest. Windows overlap, so dX cannot be asked in this way.
 
 This is plain torch, in some ten passes over memory; autograd, torch.func and torch.compile see through them. On the CPU
 in eager mode the compiled kernel (`passes.py`) does the same in one.
@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from prproduct.kernels.pairs import Pairs, measure, weight_and_input_gains
-from prproduct.products import Gains, Pair, Product
+from prproduct.products import Gains, Product
 
 
 class Half(NamedTuple):
@@ -77,4 +77,4 @@ def _times(t: Tensor, factor: Tensor | float) -> Tensor | None:
 
 
 def _shaped(t: Tensor, like: Tensor) -> Tensor:
-    return t if t.dim() in (0, like.dim()) else t.reshape(like.shape)
+    return t if t.dim() == 0 or t.shape == like.shape else t.reshape(like.shape)
