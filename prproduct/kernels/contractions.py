@@ -46,7 +46,7 @@ class Contraction(Protocol):
     def input_square(self, input: Tensor, weight: Tensor, output: Tensor, dtype: torch.dtype) -> Tensor: ...
 
     def add_along_weight(self, grad: Tensor, sums: Tensor, weight: Tensor, pairs: Pairs) -> Tensor:
-        """grad with the sums in the place of what it has along w/‖w‖."""
+        """grad + sums·w/‖w‖; grad may be overwritten."""
 
     def add_along_input(self, grad: Tensor, sums: Tensor, input: Tensor, weight: Tensor, pairs: Pairs) -> Tensor:
         """grad + sums·x/‖x‖, for a convolution over all windows of which x is part; grad may be overwritten."""
@@ -93,9 +93,8 @@ class Linear:
         return as_rows(input).to(dtype).square().sum(-1, keepdim=True)  # (rows, 1)
 
     def add_along_weight(self, grad: Tensor, sums: Tensor, weight: Tensor, pairs: Pairs) -> Tensor:
-        direction = torch.atleast_2d(weight) * pairs.weight.norms.inverse[:, None]  # (out, in)
-        native = (grad.view(direction.shape) * direction).sum(-1)
-        return grad + (direction * (sums - native)[:, None]).view(grad.shape)
+        along = torch.atleast_2d(weight) * pairs.weight.norms.inverse[:, None] * sums[:, None]
+        return grad + along.view(grad.shape)
 
     def add_along_input(self, grad: Tensor, sums: Tensor, input: Tensor, weight: Tensor, pairs: Pairs) -> Tensor:
         return grad + (as_rows(input) * pairs.input.inverse * sums).view(grad.shape)
@@ -172,9 +171,7 @@ class Convolution:
         return square if self.groups == 1 else square.unsqueeze(2)  # (batch, groups, 1, *out), or (batch, 1, *out)
 
     def add_along_weight(self, grad: Tensor, sums: Tensor, weight: Tensor, pairs: Pairs) -> Tensor:
-        direction = self._kernels(weight) * pairs.weight.norms.inverse.unsqueeze(-1)
-        native = (self._kernels(grad) * direction).sum(tuple(range(2, direction.dim())), keepdim=True)
-        along = direction * (sums.view(native.shape) - native)
+        along = self._kernels(weight) * pairs.weight.norms.inverse.unsqueeze(-1) * sums.unsqueeze(-1)
         return grad + (along.transpose(1, 2) if self.transposed else along).reshape(weight.shape)
 
     def add_along_input(self, grad: Tensor, sums: Tensor, input: Tensor, weight: Tensor, pairs: Pairs) -> Tensor:

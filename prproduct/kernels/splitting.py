@@ -5,10 +5,6 @@ For each pair with the gains L and D, and for ∂/∂w and ∂/∂x:
     turned = D∘g                                    goes through the native backward
     sums   = Σ (L − D)·cos θ·g·‖other vector‖       one number a vector, added along it
 
-What D adds to a weight vector's sum is the share along w that the native backward's dW has already. So for ∂/∂w the
-sums here are those of L alone, and this share is taken out of dW itself: what is left is a reading of g and p, and not
-a second pass with all the rest. Windows overlap, so dX cannot be asked in this way.
-
 This is plain torch, in some ten passes over memory; autograd, torch.func and torch.compile see through them. On the CPU
 in eager mode the compiled kernel (`passes.py`) does the same in one.
 """
@@ -17,7 +13,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from prproduct.kernels.pairs import Pairs, measure, weight_and_input_gains
@@ -35,11 +30,12 @@ def split(product: Product, pairs: Pairs, grad: Tensor) -> tuple[Half, Half]:
     """The halves for ∂/∂w and ∂/∂x, of a gradient in the shape of the output or of the pairs."""
     pair = measure(pairs)
     weight_gains, input_gains = weight_and_input_gains(product, pair)
-    turned, stretched = _turned(weight_gains, grad), _stretched(weight_gains, pairs, grad)
-    for_weight = Half(turned, _sums(stretched, pair.cos, pairs.input.value, pairs.weight.norms.value))
+    turned = _turned(weight_gains, grad)
+    excess = _excess(weight_gains, pairs, grad, turned)
+    for_weight = Half(turned, _sums(excess, pair.cos, pairs.input.value, pairs.weight.norms.value))
     if input_gains is not weight_gains:
-        turned, stretched = _turned(input_gains, grad), _stretched(input_gains, pairs, grad)
-    excess = stretched if stretched is None or turned is None else stretched - _shaped(turned, pairs.output)
+        turned = _turned(input_gains, grad)
+        excess = _excess(input_gains, pairs, grad, turned)
     return for_weight, Half(turned, _sums(excess, pair.cos, pairs.weight.length, pairs.input.value))
 
 
@@ -49,23 +45,25 @@ def _turned(gains: Gains, grad: Tensor) -> Tensor | None:
     return _times(grad, _shaped(direction, grad) if isinstance(direction, Tensor) else direction)
 
 
-def _stretched(gains: Gains, pairs: Pairs, grad: Tensor) -> Tensor | None:
-    """L∘g, in the shape of the pairs; None if it is D∘g."""
+def _excess(gains: Gains, pairs: Pairs, grad: Tensor, turned: Tensor | None) -> Tensor | None:
+    """(L − D)∘g, in the shape of the pairs; from D∘g, which is in memory anyway."""
     length, direction = gains
     if not isinstance(length, Tensor) and not isinstance(direction, Tensor) and length == direction:
         return None
-    grad = _shaped(grad, pairs.output)
-    stretched = _times(grad, length)
-    return torch.zeros_like(grad) if stretched is None else stretched
+    stretched = _times(_shaped(grad, pairs.output), length)
+    if turned is None:
+        return stretched
+    turned = _shaped(turned, pairs.output)
+    return -turned if stretched is None else stretched - turned
 
 
-def _sums(factor: Tensor | None, cos: Tensor, norm: Tensor, like: Tensor) -> Tensor | None:
-    """Σ factor·cos θ·‖other vector‖
+def _sums(excess: Tensor | None, cos: Tensor, norm: Tensor, like: Tensor) -> Tensor | None:
+    """Σ (L − D)·cos θ·g·‖other vector‖
 
-    In this order: Inductor keeps what two sums share and read from more than four places in memory, and lays it out
-    for neither.
+    In this order: Inductor keeps in memory what two sums share if it is read from more than four places, and asks
+    neither how it should lie. (L − D)∘g and cos θ are not, their product would be.
     """
-    return None if factor is None else (factor * (cos * norm)).sum_to_size(like.shape)
+    return None if excess is None else (excess * (cos * norm)).sum_to_size(like.shape)
 
 
 def _times(t: Tensor, factor: Tensor | float) -> Tensor | None:
