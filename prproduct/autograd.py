@@ -283,7 +283,7 @@ class GradientRule:
 
     def split(self, grad: Tensor) -> tuple[Half, Half]:
         """D∘g and the sums of (L − D)·cos θ∘g, for dW and for dX."""
-        grad = _pairs(self.contraction, grad)
+        grad = grad.to(working_dtype(grad.dtype))
         fused = fusion.serves(self.product, grad)
         return (fusion.split if fused else split)(self.product, self.pairs, grad)
 
@@ -304,10 +304,10 @@ class GradientRule:
             )
             return of_input, of_weight
         if grad.dtype != torch.float16:
-            return self.contraction.native_backward(turned.reshape(grad.shape).to(grad.dtype), *operands, *wanted)
+            return self.contraction.native_backward(turned.to(grad.dtype), *operands, *wanted)
         # Near-parallel vectors make D∘g large before the correction takes most of it back: no overflow in between.
         scale = overflow_scale(turned, grad)
-        scaled = (turned / scale).reshape(grad.shape).to(grad.dtype)
+        scaled = (turned / scale).to(grad.dtype)
         results = self.contraction.native_backward(scaled, *operands, *wanted)
         of_input, of_weight = (None if t is None else t.to(turned.dtype) * scale for t in results)
         return of_input, of_weight

@@ -69,7 +69,7 @@ __all__ = [
 class Pair:
     """What a rule may know of a (weight vector, data vector) pair; one tensor element a pair.
 
-    `cos`, `sin` (= |sin θ|) and `inverse_sin` have the shape of the layer's output, with groups split off;
+    `cos`, `sin` (= |sin θ|) and `inverse_sin` have the shape of the layer's output, with several groups split off;
     the two norms broadcast against it. `inverse_sin` is 1/|sin θ|, or 1 where the angle cannot be resolved.
     """
 

@@ -7,8 +7,8 @@ these terms.
 | contraction | a weight vector     | a data vector                            | pairs                                 |
 | ----------- | ------------------- | ---------------------------------------- | ------------------------------------- |
 | Linear      | a row of the weight | a row of the input                       | (rows, out)                           |
-| Convolution | an output channel's | a group's window (of the zero-stuffed    | (batch, groups, out/groups, *spatial) |
-|             | kernel              | input, if transposed)                    |                                       |
+| Convolution | an output channel's | a group's window (of the zero-stuffed    | (batch, out, *spatial), with groups   |
+|             | kernel              | input, if transposed)                    | (batch, groups, out/groups, *spatial) |
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from prproduct.kernels.pairs import Pairs
+from prproduct.kernels.pairs import Pairs, in_memory
 from prproduct.kernels.windows import Windows, gather, scatter
 
 
@@ -150,6 +150,8 @@ class Convolution:
         return grad.sum((0, *range(2, grad.dim())))
 
     def as_pairs(self, output: Tensor) -> Tensor:
+        if self.groups == 1:
+            return output  # Inductor lays out in full what is seen through a view, whatever suits the convolutions
         batch, channels, *spatial = output.shape
         return output.reshape(batch, self.groups, channels // self.groups, *spatial)
 
@@ -162,11 +164,11 @@ class Convolution:
         return square.view(*square.shape, *(1,) * len(self.stride))
 
     def input_square(self, input: Tensor, weight: Tensor, output: Tensor, dtype: torch.dtype) -> Tensor:
-        pairs = self.as_pairs(input.to(dtype))
+        channels = self.as_pairs(input.to(dtype))
         to_windows = scatter if self.transposed else gather
-        return to_windows(pairs.square().sum(2), output.shape[2:], self._windows(weight)).unsqueeze(
-            2
-        )  # (batch, groups, 1, *out)
+        square = channels.square().sum(self._channel_axis, keepdim=self.groups == 1)  # (batch, groups, *in)
+        square = to_windows(square, output.shape[2:], self._windows(weight))
+        return square if self.groups == 1 else square.unsqueeze(2)  # (batch, groups, 1, *out), or (batch, 1, *out)
 
     def add_along_weight(self, grad: Tensor, sums: Tensor, weight: Tensor, pairs: Pairs) -> Tensor:
         along = self._kernels(weight) * pairs.weight.norms.inverse.unsqueeze(-1) * sums.unsqueeze(-1)
@@ -174,9 +176,18 @@ class Convolution:
 
     def add_along_input(self, grad: Tensor, sums: Tensor, input: Tensor, weight: Tensor, pairs: Pairs) -> Tensor:
         from_windows = gather if self.transposed else scatter
-        per_window = (sums * pairs.input.inverse).squeeze(2)  # (batch, groups, *out)
+        per_window = sums * pairs.input.inverse
+        per_window = per_window if self.groups == 1 else per_window.squeeze(2)  # (batch, groups, *out)
         coefficient = from_windows(per_window, input.shape[2:], self._windows(weight))  # (batch, groups, *in)
+        coefficient = in_memory(coefficient)
+        if self.groups == 1:
+            return grad + input * coefficient * pairs.weight.longest
         return grad + (self.as_pairs(input) * coefficient.unsqueeze(2) * pairs.weight.longest).reshape(input.shape)
+
+    @property
+    def _channel_axis(self) -> int:
+        """Of pairs."""
+        return 1 if self.groups == 1 else 2
 
     def _kernels(self, weight: Tensor) -> Tensor:
         """(groups, out/groups, in/groups, *kernel)"""

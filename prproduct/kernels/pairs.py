@@ -102,12 +102,13 @@ class WeightVectors:
         A convolution divides these sums by ‖x‖, as windows overlap and x is not to be divided by the norms of all of
         them: ‖w‖/‖x‖ could overflow, a share of the longest ‖w‖ cannot.
         """
-        return self.norms.value / self.longest if self.convolution else self.norms.value
+        return in_memory(self.norms.value / self.longest) if self.convolution else self.norms.value
 
     @property
     def longest(self) -> Tensor:
         """The length of each group's longest weight vector."""
-        return self.norms.value.amax(1, keepdim=True).clamp_min(torch.finfo(self.norms.value.dtype).tiny)
+        longest = self.norms.value.amax(1, keepdim=True).clamp_min(torch.finfo(self.norms.value.dtype).tiny)
+        return in_memory(longest)
 
 
 @dataclass(frozen=True)

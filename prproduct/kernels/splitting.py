@@ -13,43 +13,57 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from prproduct.kernels.pairs import Pairs, measure, weight_and_input_gains
-from prproduct.products import Gains, Pair, Product
+from prproduct.products import Gains, Product
 
 
 class Half(NamedTuple):
     """A gradient's share for ∂/∂w, or for ∂/∂x. None stands for zero."""
 
-    turned: Tensor | None  # shaped as the pairs
+    turned: Tensor | None  # shaped as the gradient
     sums: Tensor | None  # shaped as the norms of the vectors along which they are to be added
 
 
 def split(product: Product, pairs: Pairs, grad: Tensor) -> tuple[Half, Half]:
-    """The halves for ∂/∂w and ∂/∂x."""
+    """The halves for ∂/∂w and ∂/∂x, of a gradient in the shape of the output or of the pairs."""
     pair = measure(pairs)
     weight_gains, input_gains = weight_and_input_gains(product, pair)
-    radial = _radial(weight_gains, pair, grad)
-    turned, sums = _times(grad, weight_gains.direction), _sums(radial, pairs.input.value, pairs.weight.norms.value)
-    for_weight = Half(turned, sums)
+    turned = _turned(weight_gains, grad)
+    excess = _excess(weight_gains, pairs, grad, turned)
+    for_weight = Half(turned, _sums(excess, pair.cos, pairs.input.value, pairs.weight.norms.value))
     if input_gains is not weight_gains:
-        radial, turned = _radial(input_gains, pair, grad), _times(grad, input_gains.direction)
-    return for_weight, Half(turned, _sums(radial, pairs.weight.length, pairs.input.value))
+        turned = _turned(input_gains, grad)
+        excess = _excess(input_gains, pairs, grad, turned)
+    return for_weight, Half(turned, _sums(excess, pair.cos, pairs.weight.length, pairs.input.value))
 
 
-def _radial(gains: Gains, pair: Pair, grad: Tensor) -> Tensor | None:
-    """(L − D)·cos θ·g"""
+def _turned(gains: Gains, grad: Tensor) -> Tensor | None:
+    """D∘g, in the shape of g: Inductor lays it out for the convolution that takes it, and no view of it."""
+    direction = gains.direction
+    return _times(grad, _shaped(direction, grad) if isinstance(direction, Tensor) else direction)
+
+
+def _excess(gains: Gains, pairs: Pairs, grad: Tensor, turned: Tensor | None) -> Tensor | None:
+    """(L − D)∘g, in the shape of the pairs; from D∘g, which is in memory anyway."""
     length, direction = gains
-    if isinstance(direction, Tensor) and not isinstance(length, Tensor):
-        return torch.addcmul(length * pair.cos, direction, pair.cos, value=-1.0) * grad
-    excess = length - direction
-    return excess * pair.cos * grad if isinstance(excess, Tensor) or excess else None
+    if not isinstance(length, Tensor) and not isinstance(direction, Tensor) and length == direction:
+        return None
+    stretched = _times(_shaped(grad, pairs.output), length)
+    if turned is None:
+        return stretched
+    turned = _shaped(turned, pairs.output)
+    return -turned if stretched is None else stretched - turned
 
 
-def _sums(radial: Tensor | None, factor: Tensor, like: Tensor) -> Tensor | None:
-    return None if radial is None else (radial * factor).sum_to_size(like.shape)
+def _sums(excess: Tensor | None, cos: Tensor, norm: Tensor, like: Tensor) -> Tensor | None:
+    """Σ (L − D)·cos θ·g·‖other vector‖
+
+    In this order: Inductor keeps in memory what two sums share if it is read from more than four places, and asks
+    neither how it should lie. (L − D)∘g and cos θ are not, their product would be.
+    """
+    return None if excess is None else (excess * (cos * norm)).sum_to_size(like.shape)
 
 
 def _times(t: Tensor, factor: Tensor | float) -> Tensor | None:
@@ -58,3 +72,7 @@ def _times(t: Tensor, factor: Tensor | float) -> Tensor | None:
     if factor == 0.0:
         return None
     return t if factor == 1.0 else t * factor
+
+
+def _shaped(t: Tensor, like: Tensor) -> Tensor:
+    return t if t.dim() == 0 or t.shape == like.shape else t.reshape(like.shape)

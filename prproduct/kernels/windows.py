@@ -10,11 +10,15 @@ convolution with ones may run in TF32 and lose the angle.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from prproduct.kernels.pairs import in_memory
 
 FIRST_SPATIAL = 2
 
@@ -30,43 +34,60 @@ class Windows(NamedTuple):
 
 def gather(t: Tensor, size: Sequence[int], windows: Windows) -> Tensor:
     """The sum of t over every window; `size` is the number of windows along each axis."""
-    for axis, count in enumerate(size):
-        kernel, stride, padding, dilation = (setting[axis] for setting in windows)
-        padded = _pad(t.movedim(FIRST_SPATIAL + axis, -1), padding, padding)
-        t = _sum_slices(padded, kernel, stride, dilation, count).movedim(-1, FIRST_SPATIAL + axis)
-    return t
+    widths = [(padding, padding) for padding in windows.padding]
+    return _sum_windows(_pad(t, widths), size, windows.kernel, windows.stride, windows.dilation)
 
 
 def scatter(t: Tensor, size: Sequence[int], windows: Windows) -> Tensor:
-    """The transpose of `gather`: each position gets the sum of t over the windows that cover it."""
+    """The transpose of `gather`: each position gets the sum of t over the windows that cover it.
+
+    That is the sum over a window again, of t with stride − 1 zeros between its elements.
+    """
+    widths = []
     for axis, length in enumerate(size):
         kernel, stride, padding, dilation = (setting[axis] for setting in windows)
+        t = _stuff(t, FIRST_SPATIAL + axis, stride)
         reach = dilation * (kernel - 1)
-        stuffed = _stuff(t.movedim(FIRST_SPATIAL + axis, -1), stride)
-        extent = stuffed.shape[-1] + reach
-        spread = _sum_slices(_pad(stuffed, reach, reach), kernel, 1, dilation, extent)
-        after = padding + length - extent
-        # Widen before cutting: what is cut off in front may be longer than all that is there.
-        t = _pad(_pad(spread, 0, max(after, 0)), -padding, min(after, 0)).movedim(-1, FIRST_SPATIAL + axis)
+        widths.append((reach - padding, length + padding - t.shape[FIRST_SPATIAL + axis]))
+    return _sum_windows(_pad(t, widths), size, windows.kernel, (1,) * len(size), windows.dilation)
+
+
+def _sum_windows(
+    t: Tensor, size: Sequence[int], kernels: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
+) -> Tensor:
+    for axis, (count, kernel, stride, dilation) in enumerate(zip(size, kernels, strides, dilations, strict=True)):
+        span = stride * (count - 1) + 1
+        slices = (
+            t[(slice(None),) * (FIRST_SPATIAL + axis) + (slice(start, start + span, stride),)]
+            for start in range(0, kernel * dilation, dilation)
+        )
+        t = functools.reduce(torch.add, slices)
     return t
 
 
-def _sum_slices(t: Tensor, kernel: int, stride: int, dilation: int, count: int) -> Tensor:
-    span = stride * (count - 1) + 1
-    total = t[..., :span:stride]
-    for k in range(1, kernel):
-        total = total + t[..., k * dilation : k * dilation + span : stride]
-    return total
-
-
-def _stuff(t: Tensor, stride: int) -> Tensor:
-    """t with stride − 1 zeros between its elements along the last axis."""
+def _stuff(t: Tensor, axis: int, stride: int) -> Tensor:
+    """t with stride − 1 zeros between its elements along an axis."""
     if stride == 1:
         return t
-    stuffed = F.pad(t.unsqueeze(-1), (0, stride - 1))
-    return stuffed.reshape(*t.shape[:-1], t.shape[-1] * stride)[..., : 1 - stride]
+    last = t.movedim(axis, -1)
+    stuffed = F.pad(last.unsqueeze(-1), (0, stride - 1)).flatten(-2)
+    return stuffed[..., : 1 - stride].movedim(-1, axis)
 
 
-def _pad(t: Tensor, before: int, after: int) -> Tensor:
-    """Zeros added at both ends of the last axis; a negative width cuts."""
-    return F.pad(t, (before, after)) if before or after else t
+def _pad(t: Tensor, widths: Sequence[tuple[int, int]]) -> Tensor:
+    """Zeros added before and behind, along each spatial axis; a negative width cuts.
+
+    In memory, as Inductor would ask for each of the summands again whether it lies inside.
+    """
+    added, cut = ([side(width) for pair in reversed(widths) for width in pair] for side in (_positive, _negative))
+    # Widen before cutting: what is cut off in front may be longer than all that is there.
+    t = in_memory(F.pad(t, added)) if any(added) else t
+    return F.pad(t, cut) if any(cut) else t
+
+
+def _positive(width: int) -> int:
+    return max(width, 0)
+
+
+def _negative(width: int) -> int:
+    return min(width, 0)

@@ -5,6 +5,7 @@ import torch
 from networks import assert_same, differ, images, small, step, tiny
 from torch import nn
 from torch._dynamo.utils import counters
+from torch._inductor.utils import run_and_get_code
 
 import prproduct as pr
 from prproduct.products import Tempered
@@ -99,3 +100,16 @@ def test_recurrent_layers_step_out_of_the_graph_as_torchs_do():
 
     expected = loss(model)
     torch.testing.assert_close(loss(torch.compile(model, backend="aot_eager")), expected)
+
+
+def test_inductor_reads_and_writes_pairs_as_the_convolutions_lay_them_out():
+    """Where a view hides the layout from Inductor, it transposes every operand tile by tile, at five times the cost."""
+    torch.manual_seed(0)
+    layers = [(nn.Conv2d(8, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU()) for _ in range(2)]
+    model = pr.convert(nn.Sequential(*(part for layer in layers for part in layer)))
+    x = torch.randn(4, 8, 16, 16)
+    compiled = torch.compile(lambda x: model(x).mean((2, 3)), dynamic=False)
+    _, (_, backward) = run_and_get_code(lambda: compiled(x).square().sum().backward())
+    assert "convolution_backward" in backward
+    assert "rsqrt" in backward
+    assert "transpose_mxn" not in backward

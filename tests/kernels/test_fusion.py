@@ -46,11 +46,11 @@ def test_equal_to_plain_torch(name, product):
     assert all(relative_error(a, b) <= 1e-5 for a, b in zip(got, expected, strict=True))
 
 
-@pytest.mark.parametrize(("name", "kernels"), [("linear", 3), ("conv2d", 5)])
+@pytest.mark.parametrize(("name", "kernels"), [("linear", 3), ("conv2d", 7)])
 def test_one_graph_and_a_few_kernels(name, kernels):
     """Sums for the weights and sums for the inputs run over different axes, so one pass cannot do both everywhere.
 
-    Those of a convolution begin with two small ones, for the longest of the weight vectors.
+    Those of a convolution begin with four small ones, for the longest of the weight vectors and their shares of it.
     """
     from torch._inductor import metrics
 
