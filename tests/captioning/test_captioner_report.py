@@ -348,6 +348,8 @@ def test_pictures_without_a_captioner_are_refused(tmp_path, capsys):
     [
         ("prproduct train captioner --captions data/flickr8k --phase xe", "flickr8k"),
         ("prproduct reproduce captions --captions=/data/coco", "coco"),
+        ("prproduct train captioner --captions data/flickr8k/captions", "flickr8k"),
+        ("prproduct train captioner --captions captions", "captions"),
         ("prproduct reproduce captions --scale quick", "world"),
         ("python notebook.py", f"captions {DATA['captions']}"),
         ("prproduct 'unfinished", f"captions {DATA['captions']}"),

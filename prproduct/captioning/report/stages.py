@@ -190,7 +190,10 @@ def _shared(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _captions(record: Record) -> str:
-    """What the captions are called: what --captions named, the world if it named none, or else their fingerprint."""
+    """What the captions are called: what --captions named, the world if it named none, or else their fingerprint.
+
+    A folder called captions, as of `prproduct data captions … -o flickr8k/captions`, is told by the one around it.
+    """
     try:
         words = shlex.split(str(record.config["environment"].get("command", "")))
     except ValueError:
@@ -198,5 +201,6 @@ def _captions(record: Record) -> str:
     if words[1:3] in (["train", "captioner"], ["reproduce", "captions"]):
         values = [b for a, b in pairwise(words) if a == "--captions"]
         values += [word.removeprefix("--captions=") for word in words if word.startswith("--captions=")]
-        return Path(values[-1]).name if values else "world"
+        place = Path(values[-1] if values else "world")
+        return (place.parent if place.name == "captions" else place).name or place.name
     return f"captions {record.config['data'].get('captions', '?')}"
