@@ -17,6 +17,7 @@ Zero vectors count as orthogonal to everything: at x = 0, `pr` gives ∂/∂x = 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Literal, cast, overload
@@ -56,14 +57,14 @@ def apply(
     memory: Memory = "save",
 ) -> Tensor:
     """The contraction of input and weight under a product, plus the bias; the native op where no gradient is asked."""
-    product = resolve(product)
-    check_memory(memory)
+    if not isinstance(product, Product):
+        product = resolve(product)
+    if memory != "save":
+        check_memory(memory)
     if type(product) is P:
         return contraction.native(input, weight, bias)
-    if input.is_complex() or weight.is_complex() or not (product.has_native_forward or input.is_floating_point()):
-        raise TypeError(f"product {product} needs real floating-point tensors, got {input.dtype}: convert, or use 'p'")
-    if input.is_nested:
-        raise TypeError(f"product {product} takes no nested tensors: apply the layer to their .values()")
+    if not (input.dtype in _REAL and weight.dtype in _REAL) or input.is_nested:
+        _refuse_types(input, weight, product)
     compiling, transformed = torch.compiler.is_compiling(), torch._C._are_functorch_transforms_active()
     if compiling and transformed:
         raise RuntimeError(_NO_COMPILED_TRANSFORMS)
@@ -77,9 +78,23 @@ def apply(
         input, weight, bias = (cast_for_autocast(t) for t in (input, weight, bias))
     if inference:
         return _value(contraction, input, weight, bias, product)
-    fn = ProductFn if compiling else TransformedProductFn if transformed else EagerProductFn
     keep_output = product.has_native_forward and not transformed and memory == "save"
-    return fn.apply(input, weight, bias, contraction, product, keep_output)
+    if compiling:
+        return ProductFn.apply(input, weight, bias, contraction, product, keep_output)
+    if transformed:
+        return TransformedProductFn.apply(input, weight, bias, contraction, product, keep_output)
+    return _apply_eagerly(input, weight, bias, contraction, product, keep_output)
+
+
+_REAL = {torch.float32, torch.float64, torch.float16, torch.bfloat16}
+
+
+def _refuse_types(input: Tensor, weight: Tensor, product: Product) -> None:
+    """Unless torch's own op is to say what it takes."""
+    if input.is_complex() or weight.is_complex() or not (product.has_native_forward or input.is_floating_point()):
+        raise TypeError(f"product {product} needs real floating-point tensors, got {input.dtype}: convert, or use 'p'")
+    if input.is_nested:
+        raise TypeError(f"product {product} takes no nested tensors: apply the layer to their .values()")
 
 
 def check_memory(memory: Memory) -> Memory:
@@ -167,6 +182,10 @@ class EagerProductFn(TransformedProductFn):
         return output
 
     setup_context = torch.autograd.Function.setup_context
+
+
+# `Function.apply` itself looks through all arguments for what torch.func may have left behind.
+_apply_eagerly: Callable[..., Tensor] = super(torch.autograd.Function, EagerProductFn).apply
 
 
 @overload
@@ -394,7 +413,8 @@ def cast_for_autocast(t: Tensor | None) -> Any:
 
 
 def _autocasts(device_type: str) -> bool:
-    return torch.amp.is_autocast_available(device_type) and torch.is_autocast_enabled(device_type)
+    known = device_type == "cpu" or torch.amp.is_autocast_available(device_type)
+    return known and torch.is_autocast_enabled(device_type)
 
 
 def _has_tangent(*tensors: Tensor | None) -> bool:

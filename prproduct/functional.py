@@ -46,7 +46,11 @@ def linear(
     """
     if not (isinstance(input, Tensor) and isinstance(weight, Tensor)):
         _refuse(F.linear, input, weight, bias)
-    return apply(Linear(single_weight=weight.dim() == 1), input, weight, bias, product, memory)
+    contraction = _LINEAR if weight.dim() > 1 else Linear(single_weight=True)
+    return apply(contraction, input, weight, bias, product, memory)
+
+
+_LINEAR = Linear()
 
 
 def conv1d(

@@ -90,18 +90,27 @@ def switched_off() -> Iterator[None]:
 def serves(*tensors: Tensor | None) -> bool:
     """Whether these are what the kernels take, here and now; None stands for a tensor that is not there."""
     first = tensors[0]
-    return (
-        first is not None
-        and first.dtype in _DTYPES
-        and _switched_on
-        and not torch.compiler.is_compiling()
-        and not torch.is_grad_enabled()
-        and not torch._C._are_functorch_transforms_active()
-        and not torch._C._len_torch_dispatch_stack()  # somebody records the operations
-        and forward_ad._current_level < 0
-        and all(t is None or (t.dtype == first.dtype and _is_plain(t)) for t in tensors)
-        and passes() is not None
-    )
+    if (
+        first is None
+        or first.dtype not in _DTYPES
+        or not _switched_on
+        or torch.is_grad_enabled()
+        or torch.compiler.is_compiling()
+        or torch._C._are_functorch_transforms_active()
+        or torch._C._len_torch_dispatch_stack()  # somebody records the operations
+        or forward_ad._current_level >= 0
+    ):
+        return False
+    dtype, plain, keys_of = first.dtype, _plain_keys(), torch._C._dispatch_keys
+    for t in tensors:  # in one loop: it runs before every small layer's backward
+        if t is not None and (
+            t.dtype is not dtype or type(t) not in _ORDINARY or keys_of(t).raw_repr() != plain or t.numel() == 0
+        ):
+            return False
+    return passes() is not None
+
+
+_ORDINARY = (Tensor, torch.nn.Parameter)
 
 
 @functools.cache
@@ -109,11 +118,6 @@ def _plain_keys() -> int:
     """Of a tensor whose memory is what it says: on the CPU, dense, neither negated nor zero by a flag, nor wrapped."""
     with torch.inference_mode(False):
         return torch._C._dispatch_keys(torch.empty(0, device="cpu")).raw_repr()
-
-
-def _is_plain(t: Tensor) -> bool:
-    ordinary = type(t) is Tensor or type(t) is torch.nn.Parameter
-    return ordinary and torch._C._dispatch_keys(t).raw_repr() == _plain_keys() and t.numel() > 0
 
 
 def threads_for(numbers: int, pieces: int) -> int:
@@ -218,44 +222,76 @@ class Phase(NamedTuple):
     unless: int = 0
 
 
+_STAND_IN = 48  # bits: more than any address has
+
+
+def stand_in(index: int) -> int:
+    """What stands for one of the numbers that a score will be played with; offsets may be added to it."""
+    return index + 1 << _STAND_IN
+
+
+class Score:
+    """Passes to be run one after the other, written down once and played with other memory each time.
+
+    Wherever they have `stand_in(k)` plus an offset, `play` puts the kth of its numbers plus that offset.
+    """
+
+    def __init__(self, *phases: Phase) -> None:
+        self.kernels = [phase.kernel for phase in phases]
+        table: list[int] = []
+        integers: list[int] = []
+        for kernel, first, last, given, waits, unless in phases:
+            table += (kernel.address, first, last, 8 * (_ROW * len(phases) + len(integers)), waits, unless)
+            integers += given
+            if len(given) != kernel.integers:
+                raise TypeError(f"{kernel.__name__} takes {kernel.integers} integers, not {len(given)}")
+        self.numbers = table + integers
+        stand_ins = [(place, number) for place, number in enumerate(self.numbers) if number >> _STAND_IN > 0]
+        self.gaps = [(place, (n >> _STAND_IN) - 1, n & (1 << _STAND_IN) - 1) for place, n in stand_ins]
+        self.pack = struct.Struct(f"{5 + len(self.numbers)}q").pack
+
+    def play(self, threads: int, *given: int) -> None:
+        """Run the passes, each in as many shares as there are threads."""
+        numbers = self.numbers.copy()
+        for place, which, offset in self.gaps:
+            numbers[place] = given[which] + offset
+        runtime = openmp() if threads > 1 else _ALONE
+        if runtime is None:
+            _on_our_pool(threads, self.kernels, numbers)
+            return
+        parallel, number, count, barrier = runtime
+        packed = self.pack(number, count, barrier, threads, len(self.kernels), *numbers)
+        conductor = pointers().conductor()
+        if parallel is None:
+            conductor.call(packed)
+        else:
+            parallel(conductor.address, packed, threads, 0)
+
+
+_ROW = 6  # integers in the conductor's table for each pass
+_ALONE = (None, 0, 0, 0)
+
+
+def in_turn(threads: int, *phases: Phase) -> None:
+    """Run passes one after the other, each in as many shares as there are threads."""
+    Score(*phases).play(threads)
+
+
 def share_out(kernel: Any, threads: int, first: int, last: int, *integers: int) -> None:
     """Run a pass on a range in equal shares, one of them on this thread."""
     in_turn(threads, Phase(kernel, first, last, integers))
 
 
-def in_turn(threads: int, *phases: Phase) -> None:
-    """Run passes one after the other, each in as many shares as there are threads."""
-    runtime = openmp() if threads > 1 else (None, 0, 0, 0)
-    if runtime is None:
-        _on_our_pool(threads, phases)
-        return
-    table: list[int] = []
-    integers: list[int] = []
-    place = 6 * 8 * len(phases)
-    for kernel, first, last, given, waits, unless in phases:
-        table += (kernel.address, first, last, place, waits, unless)
-        integers += given
-        place += 8 * len(given)
-        if len(given) != kernel.integers:
-            raise TypeError(f"{kernel.__name__} takes {kernel.integers} integers, not {len(given)}")
-    parallel, number, count, barrier = runtime
-    everything = (number, count, barrier, threads, len(phases), *table, *integers)
-    packed = struct.pack(f"{len(everything)}q", *everything)
-    conductor = pointers().conductor()
-    if parallel is None:
-        conductor.call(packed)
-    else:
-        parallel(conductor.address, packed, threads, 0)
-
-
-def _on_our_pool(threads: int, phases: Sequence[Phase]) -> None:
+def _on_our_pool(threads: int, kernels: Sequence[Any], numbers: Sequence[int]) -> None:
+    """What `pointers._conduct` does, for passes and numbers of a score."""
     global _pool
     if _pool is None:
         _pool = ThreadPoolExecutor(max_workers=os.cpu_count(), thread_name_prefix="prproduct")
-    for kernel, first, last, integers, _, unless in phases:
+    for place, kernel in enumerate(kernels):
+        _, first, last, offset, _, unless = numbers[_ROW * place : _ROW * (place + 1)]
         if unless and ctypes.c_double.from_address(unless).value != 0.0:
             return
-        given = kernel.pack(*integers)
+        given = kernel.pack(*numbers[offset // 8 : offset // 8 + kernel.integers])
         bounds = itertools.pairwise(first + (last - first) * share // threads for share in range(threads + 1))
         *elsewhere, (share, here) = enumerate(bounds)
         running = []

@@ -1,19 +1,89 @@
-"""The gradients of a linear layer by the compiled passes: rows of the input with rows of the weight."""
+"""The gradients of a linear layer by the compiled passes: rows of the input with rows of the weight.
+
+A small layer's matrix products take some hundred microseconds, and Python that runs between them finds the caches cold.
+So all that follows from shapes alone is written down once (`Passes`), and a backward fills in its addresses.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from prproduct.kernels.compiled import Phase, in_turn, passes, threads_for
+from prproduct.kernels.compiled import Phase, Score, passes, stand_in, threads_for
 from prproduct.kernels.contractions import Linear, as_rows
-from prproduct.kernels.programs import Program
-from prproduct.kernels.rules import CompiledRule, Gradients, Vectors
+from prproduct.kernels.programs import Half, Program
+from prproduct.kernels.rules import Gradients, Loans, Vectors, Workspace, float64_at
+
+# What a score is played with: memory by its address, and a range of rows.
+MEMORY, X, W, BIAS, P, GRAD, FOR_WEIGHT, FOR_INPUT, DX, DW, FIRST, LAST = map(stand_in, range(12))
 
 
-class LinearRule(CompiledRule):
+class Passes(Workspace):
+    """Those for one shape of input and weight, with stand-ins for all memory."""
+
+    def __init__(
+        self, program: Program, dtype: torch.dtype, rows: int, columns: int, channels: int, threads: int
+    ) -> None:
+        vectors = Vectors(channels, 1, columns, 0, columns, 0)
+        super().__init__(program, dtype, vectors, 1, False, threads, rows, rows, rows, threads * channels)
+        self.lay_out(MEMORY)
+        self.rows, self.data_vectors = rows, vectors._replace(channels=rows)
+        self.by_input = self.doubles
+        self.norm, self.inverse, self.partial = self.numbers
+        self.scores: dict[tuple[Part, ...], Score] = {}
+
+    def score(self, *parts: Part) -> Score:
+        """Of these parts."""
+        if parts not in self.scores:
+            self.scores[parts] = Score(*(phase for part in parts for phase in part(self)))
+        return self.scores[parts]
+
+    def measure(self, bias: int = 0, bias_step: int = 0) -> list[Phase]:
+        """The norms of all vectors."""
+        of_input = self.norms(X, self.data_vectors, self.rows, self.norm, self.inverse, self.total_norm)
+        return [self.weight_norms(W), of_input, self.weight_table(bias, bias_step, self.rows)]
+
+    def measure_with_one_bias(self) -> list[Phase]:
+        return self.measure(BIAS)
+
+    def measure_with_biases(self) -> list[Phase]:
+        return self.measure(BIAS, 1)
+
+    def split(self) -> list[Phase]:
+        """`splitting.split`, of a range of rows; not if the bias has drowned p."""
+        norms = (self.table, self.norm, self.inverse, self.by_weight, self.by_input)
+        pairs = (P, GRAD, FOR_WEIGHT, FOR_INPUT)
+        integers = (1, self.count, *pairs, *norms, self.registers, self.partial, self.plan)
+        return [Phase(passes().split_rows[self.size], FIRST, LAST, integers, True, self.drowned)]
+
+    def along_input(self) -> list[Phase]:
+        """What dX begins with: a multiple of each row."""
+        where = (*self.data_vectors, X, self.inverse, self.by_input, 1, 0, DX, True)
+        return [Phase(passes().add_along[self.size], FIRST, LAST, where)] if self.program.input.has_sums else []
+
+    def along_weight(self) -> list[Phase]:
+        """What dW begins with."""
+        return [self.weight_multiples(W, DW, fresh=True)] if self.program.weight.has_sums else []
+
+
+Part = Callable[[Passes], list[Phase]]
+_REMEMBERED = 256  # shapes, for each product
+
+
+def passes_for(program: Program, *shape: Any) -> Passes:
+    """Those for a shape, as `Passes` has it."""
+    found: Passes | None = program.passes.get(shape)
+    if found is None:
+        if len(program.passes) >= _REMEMBERED:  # as with sequences of any length
+            program.passes.clear()
+        found = program.passes[shape] = Passes(program, *shape)
+    return found
+
+
+class LinearRule:
     """`rules.Rule`, for all rows at once or stepwise."""
 
     def __init__(
@@ -26,112 +96,116 @@ class LinearRule(CompiledRule):
         output: Tensor | None,
     ) -> None:
         """`bias` has one number, or one for each row of the weight."""
-        self.contraction, self.input, self.weight = contraction, input, weight
-        self.x, w = as_rows(input).contiguous(), (weight if weight.dim() == 2 else weight[None]).contiguous()
-        (rows, columns), channels = self.x.shape, w.shape[0]
-        threads = threads_for(max(rows * columns, rows * channels, channels * columns), max(rows, channels))
-        steps = (0, columns, 0)
-        vectors, self.data_vectors = Vectors(channels, 1, columns, *steps), Vectors(rows, 1, columns, *steps)
-        super().__init__(program, w, vectors, 1, False, threads, rows, rows, rows, threads * channels)
-        self.by_input, self.offset = self.doubles, bias if output is not None else None
-        self.norm, self.inverse, self.partial = self.numbers
+        self.contraction, self.program, self.input, self.weight = contraction, program, input, weight
+        self.x, self.w = as_rows(input).contiguous(), (weight if weight.dim() == 2 else weight[None]).contiguous()
+        (self.rows, columns), channels = self.x.shape, self.w.shape[0]
+        most = max(self.rows * columns, self.rows * channels, channels * columns)
+        self.threads = threads_for(most, max(self.rows, channels))
+        self.passes = passes_for(program, self.x.dtype, self.rows, columns, channels, self.threads)
+        self.memory = self.x.new_empty(self.passes.needed)
+        self.bias = None if bias is None or output is None else bias.contiguous()
         self._read_off(contraction.native(input, weight, None) if output is None else output)
 
     def _read_off(self, output: Tensor) -> None:
         self.p = self.contraction.as_pairs(output).contiguous()
 
-    def measure(self, then: Callable[[], Sequence[Phase]]) -> None:
+    def measure(self, *then: Part, given: tuple[int, ...] = (0,) * 7) -> None:
         """Norms of all vectors, and then what needs them: again without a bias that turns out to have drowned p."""
-        rows = self.data_vectors.channels
-        of_input = self.norms_of(self.x, self.data_vectors, rows, self.norm, self.inverse, self.total_norm)
-        norms, offset = (self.norms_of_weight(), of_input), self.offset
-        in_turn(self.threads, *norms, self.tabulate(offset, rows), *then())
-        if offset is not None and self.is_drowned:
+        bias, memory = self.bias, self.memory.data_ptr()
+        where = (memory, self.x.data_ptr(), self.w.data_ptr())
+        if bias is not None:
+            first = Passes.measure_with_biases if bias.numel() > 1 else Passes.measure_with_one_bias
+            score = self.passes.score(first, *then)
+            score.play(self.threads, *where, bias.data_ptr(), self.p.data_ptr(), *given)
+            if float64_at(memory + self.passes.drowned - MEMORY) == 0.0:
+                return
             self._read_off(self.contraction.native(self.input, self.weight, None))
-            in_turn(self.threads, *norms, self.tabulate(None, rows), *then())
+        self.passes.score(Passes.measure, *then).play(self.threads, *where, 0, self.p.data_ptr(), *given)
 
     def gradients(self, grad: Tensor, wants_input: bool, wants_weight: bool, overwrite: bool = False) -> Gradients:
         """dX and dW; with `overwrite`, the memory of grad may be used."""
-        steps = LinearSteps(self, self.contraction.as_pairs(grad), overwrite)
-        everything, of_input, of_weight = slice(0, len(self.p)), None, None
-        dw = torch.empty_like(self.weight_memory) if wants_weight else None
-        self.measure(lambda: [*steps.phases(everything, wants_input), *([] if dw is None else self.along(dw))])
-        if wants_input:
-            of_input = like(steps.input_gradient(everything), self.input)
-        if dw is not None:
-            of_weight = like(steps.add_turned(dw), self.weight)
-        self.finish()
-        return of_input, of_weight
+        grad, loans = self.contraction.as_pairs(grad).contiguous(), Loans()
+        for_weight, for_input = loans.turned_for(self.program, grad, overwrite)
+        dx = torch.empty_like(self.x) if wants_input else None
+        dw = torch.empty_like(self.w) if wants_weight else None
+        self.measure(
+            *_THEN[wants_input, wants_weight],
+            given=(
+                grad.data_ptr(),
+                for_weight.data_ptr(),
+                for_input.data_ptr(),
+                0 if dx is None else dx.data_ptr(),
+                0 if dw is None else dw.data_ptr(),
+                0,
+                self.rows,
+            ),
+        )
+        if dx is not None:  # (rows, out) @ (out, in)
+            dx = like(with_product(dx, self.program.input, for_input, self.w), self.input)
+        if dw is not None:  # (out, rows) @ (rows, in)
+            dw = like(with_product(dw, self.program.weight, for_weight.t(), self.x), self.weight)
+        loans.give_back()
+        return dx, dw
 
     def turned(self, grad: Tensor) -> Tensor:
         """D∘g, of ∂/∂w; the memory of grad may be used, and be that of the output."""
-        steps = LinearSteps(self, self.contraction.as_pairs(grad), overwrite=True)
-        self.measure(lambda: steps.phases(slice(0, len(self.p)), False))
-        self.finish()
-        in_place = steps.for_weight.data_ptr() == grad.data_ptr()
-        return grad if in_place else steps.for_weight.view(grad.shape)
-
-    def along(self, dw: Tensor) -> list[Phase]:
-        """What dW begins with."""
-        return [self.along_weight(dw, fresh=True)] if self.program.weight.has_sums else []
+        pairs = self.contraction.as_pairs(grad).contiguous()
+        turned, _ = Loans().turned_for(self.program, pairs, overwrite=True)
+        self.measure(Passes.split, given=(pairs.data_ptr(), turned.data_ptr(), turned.data_ptr(), 0, 0, 0, self.rows))
+        return grad if turned.data_ptr() == grad.data_ptr() else turned.view(grad.shape)
 
     def stepwise(self, grad: Tensor) -> LinearSteps:
         """For rows of the gradient as they become known."""
-        self.measure(list)
-        return LinearSteps(self, grad, overwrite=False)
+        self.measure()
+        return LinearSteps(self, grad.contiguous())
+
+
+# What comes behind norms for dX and dW, if wanted.
+_THEN = {
+    (False, False): (Passes.split,),
+    (False, True): (Passes.split, Passes.along_weight),
+    (True, False): (Passes.split, Passes.along_input),
+    (True, True): (Passes.split, Passes.along_input, Passes.along_weight),
+}
 
 
 class LinearSteps:
     """`rules.Steps`."""
 
-    def __init__(self, rule: LinearRule, grad: Tensor, overwrite: bool) -> None:
-        self.rule, self.grad = rule, grad.contiguous()
-        self.for_weight, self.for_input = rule.turned_for(self.grad, overwrite)
+    def __init__(self, rule: LinearRule, grad: Tensor) -> None:
+        self.rule, self.grad, self.loans = rule, grad, Loans()
+        self.for_weight, self.for_input = self.loans.turned_for(rule.program, grad)
+        where = (rule.memory, rule.x, rule.w)
+        pairs = (rule.p, grad, self.for_weight, self.for_input)
+        self.where = (*(t.data_ptr() for t in where), 0, *(t.data_ptr() for t in pairs))
         self.dx = rule.x[:0]
 
     def split(self, rows: slice) -> None:
-        count = rows.stop - rows.start
-        work = count * max(self.rule.count, self.rule.data_vectors.length)
-        in_turn(min(self.rule.threads, threads_for(work, count)), *self.phases(rows, True))
-
-    def phases(self, rows: slice, wants_input: bool) -> list[Phase]:
-        """Those that split rows; if dX is wanted, they also give what it begins with: a multiple of each row."""
-        rule = self.rule
-        pairs = tuple(t.data_ptr() for t in (rule.p, self.grad, self.for_weight, self.for_input))
-        norms = (rule.table, rule.norm, rule.inverse, rule.by_weight, rule.by_input)
-        integers = (1, rule.count, *pairs, *norms, rule.registers, rule.partial, rule.plan)
-        found = [Phase(passes().split_rows[rule.size], rows.start, rows.stop, integers, True, rule.drowned)]
-        if wants_input and rule.program.input.has_sums:
-            columns = rule.data_vectors.length
-            self.dx = rule.x.new_empty(rows.stop - rows.start, columns)
-            start = self.dx.data_ptr() - rows.start * columns * rule.size  # the pass counts from the first of all rows
-            where = (*rule.data_vectors, rule.x.data_ptr(), rule.inverse, rule.by_input, 1, 0, start, True)
-            found.append(Phase(passes().add_along[rule.size], rows.start, rows.stop, where))
-        return found
+        rule, columns, count = self.rule, self.rule.x.shape[1], rows.stop - rows.start
+        self.dx = rule.x.new_empty(count, columns)
+        start = self.dx.data_ptr() - rows.start * columns * rule.passes.size  # passes count from the first of all rows
+        threads = min(rule.threads, threads_for(count * max(rule.passes.count, columns), count))
+        score = rule.passes.score(Passes.split, Passes.along_input)
+        score.play(threads, *self.where, start, 0, rows.start, rows.stop)
 
     def input_gradient(self, rows: slice) -> Tensor:
-        rule, half, count = self.rule, self.rule.program.input, rows.stop - rows.start
-        if half.turn == 0.0:
-            return self.dx if half.has_sums else rule.x.new_zeros(count, rule.data_vectors.length)
-        turned = self.for_input if count == len(self.for_input) else self.for_input[rows]
-        w = rule.weight_memory  # (rows, out) @ (out, in)
-        return self.dx.addmm_(turned, w) if half.has_sums else turned.mm(w)
+        return with_product(self.dx, self.rule.program.input, self.for_input[rows], self.rule.w)
 
     def weight_gradient(self) -> Tensor:
         rule = self.rule
-        dw = torch.empty_like(rule.weight_memory)
-        in_turn(threads_for(dw.numel(), rule.count), *rule.along(dw))
-        result = self.add_turned(dw)
-        rule.finish()
+        dw = torch.empty_like(rule.w)
+        score = rule.passes.score(Passes.along_weight)
+        score.play(threads_for(dw.numel(), len(dw)), *self.where, 0, dw.data_ptr(), 0, 0)
+        result = with_product(dw, rule.program.weight, self.for_weight.t(), rule.x)
+        self.loans.give_back()
         return like(result, rule.weight)
 
-    def add_turned(self, dw: Tensor) -> Tensor:
-        """dW, from what it begins with: the multiples of the weight vectors, or nothing of use."""
-        half = self.rule.program.weight
-        if half.turn == 0.0:
-            return dw if half.has_sums else dw.zero_()
-        turned, x = self.for_weight.t(), self.rule.x  # (out, rows) @ (rows, in)
-        return dw.addmm_(turned, x) if half.has_sums else torch.mm(turned, x, out=dw)
+
+def with_product(start: Tensor, half: Half, turned: Tensor, others: Tensor) -> Tensor:
+    """dX or dW, from what it begins with: multiples of its vectors if there are any, or memory to be filled."""
+    if half.turn == 0.0:
+        return start if half.has_sums else start.zero_()
+    return start.addmm_(turned, others) if half.has_sums else torch.mm(turned, others, out=start)
 
 
 def like(t: Tensor, other: Tensor) -> Tensor:

@@ -39,7 +39,7 @@ class Half:
     turn: float | None  # D, where it is one number for all pairs
     has_sums: bool  # whether L and D differ, so that there is a correction along the vector
 
-    @property
+    @functools.cached_property
     def writes(self) -> bool:
         """Whether D∘g is neither g nor zero."""
         return self.turn not in (0.0, 1.0)
@@ -60,6 +60,11 @@ class Program:
     @functools.cached_property
     def plans(self) -> dict[Any, np.ndarray[Any, Any]]:
         """The program as passes take it (`rules.plan_of`)."""
+        return {}
+
+    @functools.cached_property
+    def passes(self) -> dict[Any, Any]:
+        """Those of linear layers, for each shape (`linear_rule.Passes`)."""
         return {}
 
 

@@ -58,8 +58,106 @@ class Vectors(NamedTuple):
     piece_step: int
 
 
-class CompiledRule:
-    """The weight vectors, the program, and the memory of a rule."""
+class Workspace:
+    """What passes keep between them in one piece of memory, and those that fill it or read it.
+
+    They work in float32 or float64 for weight vectors in groups; all memory is given by its address.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        dtype: torch.dtype,
+        vectors: Vectors,
+        groups: int,
+        convolution: bool,
+        threads: int,
+        doubles: int,
+        *numbers: int,
+    ) -> None:
+        """`doubles` and `numbers` say how much memory is needed beside that for weight vectors."""
+        self.program, self.dtype, self.vectors, self.groups = program, dtype, vectors, groups
+        self.convolution, self.threads = convolution, threads
+        self.size, self.count = dtype.itemsize, groups * vectors.channels
+        self.plan = plan_of(program, dtype, convolution)
+        registers = threads * (len(program.constants) + passes().SPARE_REGISTERS) * passes().STRIP
+        self._counts = (passes().FIELDS * self.count, groups, registers, *numbers)
+        self._doubles = doubles + threads * (1 + self.count) + 1
+        self.needed = self._doubles * 8 // self.size + sum(self._counts)
+
+    def lay_out(self, address: int) -> None:
+        """Say where the memory is."""
+        # float64: the norms of each thread's data vectors and whether the bias has drowned p; each thread's sums for
+        # the weight vectors; and what else was asked for
+        self.total_norm = address
+        self.drowned = address + 8 * self.threads
+        self.by_weight = self.drowned + 8
+        self.doubles = self.by_weight + 8 * self.threads * self.count
+        address += 8 * self._doubles
+        self.numbers = []
+        for count in self._counts:
+            self.numbers.append(address)
+            address += count * self.size
+        self.table, self.longest, self.registers, *self.numbers = self.numbers
+        self.weight_inverse = self.table + passes().WEIGHT_INVERSE * self.count * self.size
+
+    def weight_norms(self, weight: int) -> Phase:
+        """The norms of the weight vectors, into their table."""
+        value = self.table + passes().WEIGHT_VALUE * self.count * self.size
+        return self.norms(weight, self.vectors, self.count, value, self.weight_inverse, 0)
+
+    def norms(self, memory: int, vectors: Vectors, count: int, value: int, inverse: int, total: int) -> Phase:
+        """The norms of vectors, their inverses, and their sum."""
+        kernel = passes().norms_of_vectors[self.size]
+        return Phase(kernel, 0, count, (*vectors, memory, value, inverse, total))
+
+    def weight_table(self, bias: int, bias_step: int, data_vectors: int) -> Phase:
+        """What else is known of the weight vectors, and whether the bias has drowned p in the output; 0: no bias."""
+        limits = _limits(self.dtype, self.convolution).ctypes.data
+        vectors = (self.vectors.channels, self.convolution, limits)
+        memory = (self.table, self.longest, self.by_weight, self.total_norm, self.threads)
+        integers = (*vectors, bias, bias_step, *memory, data_vectors)
+        return Phase(passes().tabulate[self.size], 0, self.groups, integers, waits=True)
+
+    def weight_multiples(self, weight: int, total: int, fresh: bool) -> Phase:
+        """To dW, which lies as the weight does; or with `fresh`, as its beginning."""
+        sums = (self.by_weight, self.threads, self.count)
+        integers = (*self.vectors, weight, self.weight_inverse, *sums, total, fresh)
+        return Phase(passes().add_along[self.size], 0, self.count, integers, waits=True)
+
+
+class Loans:
+    """The memory that a rule has borrowed."""
+
+    def __init__(self) -> None:
+        self.pieces: list[Tensor] = []
+
+    def borrow(self, like: Tensor, count: int) -> Tensor:
+        """Memory for so many numbers."""
+        self.pieces.append(borrow(like, count))
+        return self.pieces[-1]
+
+    def give_back(self) -> None:
+        """Nothing more will be asked of the rule."""
+        give_back(*self.pieces)
+        self.pieces.clear()
+
+    def turned_for(self, program: Program, grad: Tensor, overwrite: bool = False) -> tuple[Tensor, Tensor]:
+        """Memory for D∘g of ∂/∂w and ∂/∂x, or g itself where that is it; with `overwrite`, that of grad may be used."""
+        weight_half, input_half = program.weight, program.input
+        if program.same:
+            turned = self._another(grad) if weight_half.writes and not overwrite else grad
+            return turned, turned
+        return self._another(grad) if weight_half.writes else grad, self._another(grad) if input_half.writes else grad
+
+    def _another(self, grad: Tensor) -> Tensor:
+        if grad.numel() * grad.element_size() < LARGE:
+            return torch.empty_like(grad)
+        return self.borrow(grad, grad.numel()).as_strided(grad.shape, grad.stride())
+
+
+class CompiledRule(Workspace):
+    """A workspace for one backward."""
 
     def __init__(
         self,
@@ -72,79 +170,42 @@ class CompiledRule:
         doubles: int,
         *numbers: int,
     ) -> None:
-        """`weight` is dense; `doubles` and `numbers` say how much memory is needed beside that for weight vectors."""
-        self.program, self.weight_memory, self.vectors, self.groups = program, weight, vectors, groups
-        self.convolution, self.threads = convolution, threads
-        self.size, self.count = weight.element_size(), groups * vectors.channels
-        self.plan = plan_of(program, weight.dtype, convolution)
-        registers = threads * (len(program.constants) + passes().SPARE_REGISTERS) * passes().STRIP
-        counts = (passes().FIELDS * self.count, groups, registers, *numbers)
-        doubles += threads * (1 + self.count) + 1
-        self.loans = [borrow(weight, doubles * 8 // self.size + sum(counts))]
-        # float64: the norms of each thread's data vectors and whether the bias has drowned p; each thread's sums for
-        # the weight vectors; and what else was asked for
-        self.total_norm = address = self.loans[0].data_ptr()
-        self.by_weight = address + 8 * (threads + 1)
-        self.doubles = self.by_weight + 8 * threads * self.count
-        address += 8 * doubles
-        self.numbers = []
-        for count in counts:
-            self.numbers.append(address)
-            address += count * self.size
-        self.table, self.longest, self.registers, *self.numbers = self.numbers
-        self.weight_inverse = self.table + passes().WEIGHT_INVERSE * self.count * self.size
-        self.drowned = self.total_norm + 8 * threads
+        """`weight` is dense."""
+        super().__init__(program, weight.dtype, vectors, groups, convolution, threads, doubles, *numbers)
+        self.weight_memory, self.loans = weight, Loans()
+        self.lay_out(self.loans.borrow(weight, self.needed).data_ptr())
 
     def norms_of_weight(self) -> Phase:
-        """The norms of the weight vectors, into their table."""
-        value = self.table + passes().WEIGHT_VALUE * self.count * self.size
-        return self.norms_of(self.weight_memory, self.vectors, self.count, value, self.weight_inverse, 0)
-
-    def norms_of(self, t: Tensor, vectors: Vectors, count: int, value: int, inverse: int, total: int) -> Phase:
-        """The norms of vectors, their inverses, and their sum."""
-        kernel = passes().norms_of_vectors[self.size]
-        return Phase(kernel, 0, count, (*vectors, t.data_ptr(), value, inverse, total))
+        """`weight_norms`"""
+        return self.weight_norms(self.weight_memory.data_ptr())
 
     def tabulate(self, bias: Tensor | None, data_vectors: int) -> Phase:
-        """What else is known of the weight vectors, and whether the bias has drowned p in the output."""
+        """`weight_table`"""
         self.bias = None if bias is None else bias.contiguous()
         address, step = (0, 0) if self.bias is None else (self.bias.data_ptr(), int(self.bias.numel() > 1))
-        limits = _limits(self.weight_memory.dtype, self.convolution).ctypes.data
-        vectors = (self.vectors.channels, self.convolution, limits)
-        memory = (self.table, self.longest, self.by_weight, self.total_norm, self.threads)
-        integers = (*vectors, address, step, *memory, data_vectors)
-        return Phase(passes().tabulate[self.size], 0, self.groups, integers, waits=True)
+        return self.weight_table(address, step, data_vectors)
+
+    def along_weight(self, total: Tensor, fresh: bool) -> Phase:
+        """`weight_multiples`"""
+        return self.weight_multiples(self.weight_memory.data_ptr(), total.data_ptr(), fresh)
 
     @property
     def is_drowned(self) -> bool:
         """Whether the bias has drowned p, after `tabulate`."""
-        return ctypes.c_double.from_address(self.drowned).value != 0.0
+        return float64_at(self.drowned) != 0.0
 
     def turned_for(self, grad: Tensor, overwrite: bool = False) -> tuple[Tensor, Tensor]:
-        """Memory for D∘g of ∂/∂w and ∂/∂x, or g itself where that is it; with `overwrite`, that of grad may be used."""
-        weight_half, input_half = self.program.weight, self.program.input
-        if self.program.same:
-            turned = self._another(grad) if weight_half.writes and not overwrite else grad
-            return turned, turned
-        return self._another(grad) if weight_half.writes else grad, self._another(grad) if input_half.writes else grad
-
-    def _another(self, grad: Tensor) -> Tensor:
-        if grad.numel() * self.size < LARGE:
-            return torch.empty_like(grad)
-        self.loans.append(borrow(grad, grad.numel()))
-        return self.loans[-1].as_strided(grad.shape, grad.stride())
+        """`Loans.turned_for`"""
+        return self.loans.turned_for(self.program, grad, overwrite)
 
     def finish(self) -> None:
         """Nothing more will be asked of the rule."""
-        give_back(*self.loans)
-        self.loans.clear()
+        self.loans.give_back()
 
-    def along_weight(self, total: Tensor, fresh: bool) -> Phase:
-        """To dW, which lies as the weight does; or with `fresh`, as its beginning."""
-        where = (*self.vectors, self.weight_memory.data_ptr(), self.weight_inverse)
-        sums = (self.by_weight, self.threads, self.count)
-        integers = (*where, *sums, total.data_ptr(), fresh)
-        return Phase(passes().add_along[self.size], 0, self.count, integers, waits=True)
+
+def float64_at(address: int) -> float:
+    """The number in memory there."""
+    return ctypes.c_double.from_address(address).value
 
 
 def plan_of(program: Program, dtype: torch.dtype, convolution: bool) -> int:

@@ -17,7 +17,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import prproduct as pr
 from prproduct.autograd import gradient_rule
-from prproduct.kernels import compiled, convolution_rule, linear_rule, pointers, rules
+from prproduct.kernels import compiled, linear_rule, pointers, rules
 from prproduct.kernels.contractions import Linear
 from prproduct.kernels.pairs import floor_of_sin_square
 from prproduct.kernels.programs import program_of
@@ -56,14 +56,13 @@ LAYERS = {
 @pytest.fixture
 def passes_run(monkeypatch):
     """The names of the passes as they run."""
-    names, in_turn = [], compiled.in_turn
+    names, play = [], compiled.Score.play
 
-    def note(threads, *phases):
-        names.extend(phase.kernel.__name__ for phase in phases)
-        in_turn(threads, *phases)
+    def note(score, threads, *given):
+        names.extend(kernel.__name__ for kernel in score.kernels)
+        play(score, threads, *given)
 
-    for module in (compiled, linear_rule, convolution_rule):
-        monkeypatch.setattr(module, "in_turn", note)
+    monkeypatch.setattr(compiled.Score, "play", note)
     return names
 
 
@@ -308,8 +307,10 @@ def test_any_number_of_threads_and_each_of_them_repeatably(threads):
 
 
 def test_follows_the_number_of_torchs_threads(threads, monkeypatch):
-    shares, in_turn = [], compiled.in_turn
-    monkeypatch.setattr(linear_rule, "in_turn", lambda count, *phases: shares.append(count) or in_turn(count, *phases))
+    shares, play = [], compiled.Score.play
+    monkeypatch.setattr(
+        compiled.Score, "play", lambda score, count, *given: shares.append(count) or play(score, count, *given)
+    )
     for count in (1, 3):
         threads(count)
         shares.clear()
@@ -381,6 +382,29 @@ def test_a_pass_that_waits_sees_all_that_came_before_and_what_it_forbids_is_left
     total.fill_(7.0)
     compiled.in_turn(2, first, then)
     assert (total == 7.0).all()
+
+
+@pytest.mark.parametrize("ours", [False, True])
+def test_a_score_is_played_with_other_memory_and_another_range_each_time(ours, threads, monkeypatch):
+    threads(2)
+    monkeypatch.setattr(compiled, "openmp", (lambda: None) if ours else compiled.openmp)
+    vectors, norms, start, end = map(compiled.stand_in, range(4))
+    integers = (8, 1, 100, 0, 100, 0, vectors, norms, norms + 8 * 4, 0)  # the inverses lie behind the norms
+    score = compiled.Score(compiled.Phase(compiled.passes().norms_of_vectors[4], start, end, integers))
+    for first, last in ((0, 8), (3, 5)):
+        x, found = torch.randn(8, 100), torch.zeros(2, 8)
+        score.play(2, x.data_ptr(), found.data_ptr(), first, last)
+        norm = torch.zeros(8).index_copy(0, torch.arange(first, last), x[first:last].norm(dim=1))
+        assert relative_error(found[0], norm) <= 1e-6
+        assert relative_error(found[1], torch.where(norm > 0, 1 / norm, 0.0)) <= 1e-6
+
+
+def test_shapes_without_end_are_not_all_remembered(monkeypatch):
+    monkeypatch.setattr(linear_rule, "_REMEMBERED", 3)
+    weight = torch.randn(4, 5, requires_grad=True)
+    for rows in range(1, 9):
+        pr.functional.linear(torch.ones(rows, 5), weight).sum().backward()
+        assert len(program_of(resolve("pr")).passes) <= 3
 
 
 # What threads of a team of one are told.
@@ -678,8 +702,9 @@ def test_squares_of_long_vectors_add_up_exactly():
     rule = linear_rule.LinearRule(
         Linear(), program_of(resolve("pr")), x, torch.ones_like(x), None, x.sum(1, keepdim=True)
     )
-    rule.measure(list)
-    norm = ctypes.c_float.from_address(rule.norm).value
+    rule.measure()
+    place = rule.passes.norm - linear_rule.MEMORY
+    norm = ctypes.c_float.from_address(rule.memory.data_ptr() + place).value
     assert norm == pytest.approx(x.double().norm().item(), rel=1e-7)
 
 
