@@ -123,42 +123,18 @@ class ProductFn(torch.autograd.Function):
         keep_output: bool,
     ) -> Tensor:
         if product.has_native_forward:
-            output = contraction.native(input, weight, bias)
-            # torch's linear returns a view for some inputs, and autograd forbids writing into a view made in here.
-            is_view = torch.compiler.is_compiling() or output._is_view()
-            return torch.ops.aten._unsafe_view(output, output.shape) if is_view else output
+            return _no_view(contraction.native(input, weight, bias))
         return _value(contraction, input, weight, bias, product)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         input, weight, bias, ctx.contraction, ctx.product, keep_output = inputs
-        ctx.witness = kept = None
-        if keep_output and torch.compiler.is_compiling():
-            kept = output  # traced code is functional: a later in-place write makes a new tensor
-        elif keep_output and type(output) is Tensor:
-            # `.data` shares the memory but not the version counter, so autograd does not object when the user writes
-            # into the output (relu_, +=). The witness shares the counter but not the memory: it tells that it happened.
-            kept = output.data
-            ctx.witness = output.detach()
-            ctx.witness.data = _NOTHING if output.is_cpu else output.new_empty(0)
-            ctx.version = ctx.witness._version
-        ctx.save_for_backward(input, weight, bias, kept)
+        # Traced code is functional: when somebody writes into the output, that makes a new tensor.
+        ctx.save_for_backward(input, weight, bias, output if keep_output else None)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        input, weight, bias, output = ctx.saved_tensors
-        wants_input, wants_weight, wants_bias = ctx.needs_input_grad[:3]
-        grad_input = grad_weight = None
-        if ctx.witness is not None and ctx.witness._version != ctx.version:
-            output = None  # somebody wrote into it
-        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-            output = None  # create_graph=True: p has to hang on input and weight
-        with without_autocast(grad.device.type):
-            grad_bias = ctx.contraction.grad_bias(grad, bias) if wants_bias else None
-            if wants_input or wants_weight:
-                rule = gradient_rule(ctx.contraction, ctx.product, input, weight, bias, output, grad)
-                grad_input, grad_weight = rule.gradients(grad, wants_input, wants_weight)
-        return grad_input, grad_weight, grad_bias, None, None, None
+        return _backward(ctx, grad, *ctx.saved_tensors)
 
 
 class TransformedProductFn(ProductFn):
@@ -175,17 +151,61 @@ class EagerProductFn(TransformedProductFn):
     A function with a `setup_context` has its arguments bound by their names at every call.
     """
 
+    setup_context = torch.autograd.Function.setup_context
+
     @staticmethod
-    def forward(ctx: Any, *arguments: Any) -> Tensor:
-        output = ProductFn.forward(*arguments)
-        ProductFn.setup_context(ctx, arguments, output)
+    def forward(
+        ctx: Any,
+        input: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        contraction: Contraction,
+        product: Product,
+        keep_output: bool,
+    ) -> Tensor:
+        ctx.contraction, ctx.product, ctx.witness, kept = contraction, product, None, None
+        output = ProductFn.forward(input, weight, bias, contraction, product, keep_output)
+        if keep_output and type(output) is Tensor:
+            # `.data` shares the memory but not the version counter, so autograd does not object when the user writes
+            # into the output (relu_, +=). The witness shares the counter but not the memory: it tells that it happened.
+            kept = output.data
+            ctx.witness = witness = output.detach()
+            witness.data = _NOTHING if output.is_cpu else output.new_empty(0)
+            ctx.version = witness._version
+        ctx.save_for_backward(input, weight, bias, kept)
         return output
 
-    setup_context = torch.autograd.Function.setup_context
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        input, weight, bias, output = ctx.saved_tensors
+        if ctx.witness is not None and ctx.witness._version != ctx.version:
+            output = None  # somebody wrote into it
+        if torch.is_grad_enabled():
+            output = None  # create_graph=True: p has to hang on input and weight
+        return _backward(ctx, grad, input, weight, bias, output)
 
 
 # `Function.apply` itself looks through all arguments for what torch.func may have left behind.
 _apply_eagerly: Callable[..., Tensor] = super(torch.autograd.Function, EagerProductFn).apply
+
+
+def _no_view(output: Tensor) -> Tensor:
+    """Torch's linear returns a view for some inputs, and autograd forbids writing into a view made by a function."""
+    is_view = torch.compiler.is_compiling() or output._is_view()
+    return torch.ops.aten._unsafe_view(output, output.shape) if is_view else output
+
+
+def _backward(
+    ctx: Any, grad: Tensor, input: Tensor, weight: Tensor, bias: Tensor | None, output: Tensor | None
+) -> tuple[Tensor | None, ...]:
+    wants_input, wants_weight, wants_bias = ctx.needs_input_grad[:3]
+    grad_input = grad_weight = None
+    with without_autocast(grad.device.type):
+        grad_bias = ctx.contraction.grad_bias(grad, bias) if wants_bias else None
+        if wants_input or wants_weight:
+            rule = gradient_rule(ctx.contraction, ctx.product, input, weight, bias, output, grad)
+            grad_input, grad_weight = rule.gradients(grad, wants_input, wants_weight)
+    return grad_input, grad_weight, grad_bias, None, None, None
 
 
 @overload
