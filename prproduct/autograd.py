@@ -154,7 +154,7 @@ class EagerProductFn(TransformedProductFn):
     setup_context = torch.autograd.Function.setup_context
 
     @staticmethod
-    def forward(
+    def forward(  # type: ignore[override]
         ctx: Any,
         input: Tensor,
         weight: Tensor,

@@ -1,7 +1,7 @@
 """The gradients of a convolution by the compiled passes: windows of the input with kernels.
 
 Planes of an image and a group are done by themselves, in one pass. Where channels are last, all groups of an image lie
-together, and are done together.
+together, and are done together. As for linear layers, what follows from shapes alone is written down once (`Passes`).
 """
 
 from __future__ import annotations
@@ -15,22 +15,90 @@ import torch
 from torch import Tensor
 
 from prproduct.kernels.compiled import (
+    Phase,
     channels_last_passes,
     convolution_passes,
-    in_turn,
     passes,
-    share_out,
+    stand_in,
     threads_for,
 )
 from prproduct.kernels.contractions import Convolution
 from prproduct.kernels.programs import Program
-from prproduct.kernels.rules import CompiledRule, Gradients, Vectors
+from prproduct.kernels.rules import Gradients, Loans, Vectors, WrittenPasses, float64_at
 
 _AXES = 3
 _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
+# What a score is played with: memory by its address.
+MEMORY, X, W, BIAS, P, GRAD, FOR_WEIGHT, FOR_INPUT, DX, DW = map(stand_in, range(10))
 
-class ConvolutionRule(CompiledRule):
+
+class Passes(WrittenPasses):
+    """Those for one convolution of input and weight of given shapes, with stand-ins for all memory."""
+
+    def __init__(
+        self,
+        program: Program,
+        dtype: torch.dtype,
+        contraction: Convolution,
+        input: torch.Size,
+        weight: torch.Size,
+        output: torch.Size,
+        planes: bool,
+        threads: int,
+    ) -> None:
+        groups, transposed = contraction.groups, contraction.transposed
+        self.contraction, self.planes, self.in_channels = contraction, planes, input[1] // groups
+        self.together = 1 if planes else groups
+        self.units = units_of(contraction, input, planes)
+        wide, narrow = (output[2:], input[2:]) if transposed else (input[2:], output[2:])
+        sizes = tuple(wide), tuple(narrow), tuple(weight[2:])
+        self.geometry = _geometry(contraction, self.together, dtype.itemsize, *sizes)
+        self.places, windows = math.prod(input[2:]), math.prod(output[2:])
+        self.data_vectors = input[0] * groups * windows
+        memory = self.together * (2 * math.prod(map(max, wide, narrow)) + 3 * windows)
+        vectors = _kernels(weight, groups, transposed)
+        tile = 0 if planes else (passes().FIELDS + 1) * max(passes().STRIP, groups * vectors.channels)
+        numbers = (input[0] * groups * self.places, threads * memory, threads * tile)
+        super().__init__(program, dtype, vectors, groups, True, threads, 0, *numbers)
+        self.lay_out(MEMORY)
+        self.coefficients, self.work, self.tiles = self.numbers
+
+    def measure(self) -> list[Phase]:
+        """What is known of the weight vectors."""
+        return [self.weight_norms(W), self.weight_table(0, 0, self.data_vectors)]
+
+    def measure_with_biases(self) -> list[Phase]:
+        """For a bias, the sum of the windows' norms is needed."""
+        what = (self.planes, self.contraction.transposed, self.together, self.in_channels)
+        where = (self.geometry.ctypes.data, X, self.work, self.total_norm)
+        of_windows = Phase(convolution_passes().window_norms[self.size], 0, self.units, (*what, *where))
+        table = self.weight_table(BIAS, int(self.count > 1), self.data_vectors)
+        return [of_windows, self.weight_norms(W), table]
+
+    def split(self) -> list[Phase]:
+        """`splitting.split`, and the coefficients of the correction along the input; not if the bias has drowned p."""
+        what = (self.contraction.transposed, self.groups, self.in_channels, self.vectors.channels)
+        where = (X, P, GRAD, FOR_WEIGHT, FOR_INPUT, self.table, self.by_weight, self.coefficients)
+        memory = (self.registers, self.work) if self.planes else (self.registers, self.work, self.tiles)
+        split = convolution_passes().split_planes if self.planes else channels_last_passes().split_last
+        integers = (*what, self.geometry.ctypes.data, *where, *memory, self.plan)
+        return [Phase(split[self.size], 0, self.units, integers, True, self.drowned)]
+
+    def along_weight(self) -> list[Phase]:
+        """What is to be added to dW."""
+        return [self.weight_multiples(W, DW, fresh=False)] if self.program.weight.has_sums else []
+
+    def along_input(self) -> list[Phase]:
+        """What is to be added to dX."""
+        if not self.program.input.has_sums:
+            return []
+        add = convolution_passes().add_along_planes if self.planes else channels_last_passes().add_along_last
+        where = (self.groups, self.in_channels, self.places, X, self.coefficients, self.longest, DX)
+        return [Phase(add[self.size], 0, self.units, where)]
+
+
+class ConvolutionRule:
     """`rules.Rule`."""
 
     def __init__(
@@ -43,97 +111,74 @@ class ConvolutionRule(CompiledRule):
         output: Tensor | None,
         grad: Tensor,
     ) -> None:
-        groups, transposed = contraction.groups, contraction.transposed
-        self.contraction, self.weight = contraction, weight
+        self.contraction, self.program, self.input, self.weight = contraction, program, input, weight
         self.format = _format(grad if output is None else output)
-        self.planes = self.format is torch.contiguous_format
+        planes = self.format is torch.contiguous_format
         self.x = input.contiguous(memory_format=self.format)
-        self.together = 1 if self.planes else groups
-        self.units = input.shape[0] * groups // self.together
-        threads = threads_for(max(input.numel(), grad.numel()), self.units)
-        wide, narrow = (grad.shape[2:], input.shape[2:]) if transposed else (input.shape[2:], grad.shape[2:])
-        sizes = tuple(wide), tuple(narrow), tuple(weight.shape[2:])
-        self.geometry = _geometry(contraction, self.together, weight.element_size(), *sizes)
-        self.places, self.windows = math.prod(input.shape[2:]), math.prod(grad.shape[2:])
-        memory = self.together * (2 * math.prod(map(max, wide, narrow)) + 3 * self.windows)
-        data_vectors = input.shape[0] * groups * self.windows
-        w = weight if _is_dense_by_first_axis(weight) and not transposed else weight.contiguous()
-        vectors = _kernels(weight, groups, transposed)
-        tile = 0 if self.planes else (passes().FIELDS + 1) * max(passes().STRIP, groups * vectors.channels)
-        numbers = (input.shape[0] * groups * self.places, threads * memory, threads * tile)
-        super().__init__(program, w, vectors, groups, True, threads, 0, *numbers)
-        self.coefficients, self.work, self.tiles = self.numbers
-        self._measure(None if output is None else bias, data_vectors)
-        if output is None or self.is_drowned:
-            output = contraction.native(input, weight, None)
-            self._measure(None, data_vectors)
+        as_it_is = _is_dense_by_first_axis(weight) and not contraction.transposed
+        self.w = weight if as_it_is else weight.contiguous()
+        threads = threads_for(max(input.numel(), grad.numel()), units_of(contraction, input.shape, planes))
+        shapes = (contraction, input.shape, weight.shape, grad.shape, planes)
+        self.passes = Passes.of(program, input.dtype, *shapes, threads)
+        self.loans = Loans()
+        self.memory = self.loans.borrow(self.x, self.passes.needed).data_ptr()
+        self.bias = None if bias is None or output is None else bias.contiguous()
+        self._read_off(contraction.native(input, weight, None) if output is None else output)
+
+    def _read_off(self, output: Tensor) -> None:
         self.p = output.contiguous(memory_format=self.format)
 
-    def _measure(self, bias: Tensor | None, data_vectors: int) -> None:
-        """What is known of the weight vectors; for a bias, the sum of the windows' norms is needed."""
-        if bias is not None:
-            what = (self.planes, self.contraction.transposed, self.together, self.x.shape[1] // self.groups)
-            where = (self.geometry.ctypes.data, self.x.data_ptr(), self.work, self.total_norm)
-            share_out(convolution_passes().window_norms[self.size], self.threads, 0, self.units, *what, *where)
-        in_turn(1, self.norms_of_weight(), self.tabulate(bias, data_vectors))
+    def _split(self, grad: Tensor, for_weight: Tensor, for_input: Tensor) -> None:
+        """Again without a bias that turns out to have drowned p."""
+        pairs = (grad.data_ptr(), for_weight.data_ptr(), for_input.data_ptr())
+        if self.bias is not None:
+            self._play((Passes.measure_with_biases, Passes.split), self.bias.data_ptr(), *pairs)
+            if float64_at(self.memory + self.passes.drowned - MEMORY) == 0.0:
+                return
+            self._read_off(self.contraction.native(self.input, self.weight, None))
+        self._play((Passes.measure, Passes.split), 0, *pairs)
+
+    def _play(self, parts: tuple[Any, ...], bias: int, *given: int) -> None:
+        where = (self.memory, self.x.data_ptr(), self.w.data_ptr(), bias, self.p.data_ptr())
+        self.passes.score(*parts).play(self.passes.threads, *where, *given)
 
     def gradients(self, grad: Tensor, wants_input: bool, wants_weight: bool) -> Gradients:
         grad = grad.contiguous(memory_format=self.format)
-        for_weight, for_input = self.turned_for(grad)
-        self._split(tuple(t.data_ptr() for t in (self.p, grad, for_weight, for_input)))
+        for_weight, for_input = self.loans.turned_for(self.program, grad)
+        self._split(grad, for_weight, for_input)
         weight_half, input_half = self.program.weight, self.program.input
         needs_weight, needs_input = wants_weight and weight_half.turn != 0.0, wants_input and input_half.turn != 0.0
         backward = self.contraction.native_backward
         if self.program.same:
-            grad_input, grad_weight = backward(for_input, self.x, self.weight, needs_input, needs_weight)
+            dx, dw = backward(for_input, self.x, self.weight, needs_input, needs_weight)
         else:
-            grad_input = backward(for_input, self.x, self.weight, needs_input, False)[0]
-            grad_weight = backward(for_weight, self.x, self.weight, False, needs_weight)[1]
-        if wants_weight:
-            grad_weight = torch.zeros_like(self.weight_memory) if grad_weight is None else grad_weight
-            grad_weight = self._with_weight(grad_weight) if weight_half.has_sums else grad_weight
+            dx = backward(for_input, self.x, self.weight, needs_input, False)[0]
+            dw = backward(for_weight, self.x, self.weight, False, needs_weight)[1]
+        parts = []
         if wants_input:
-            grad_input = torch.zeros_like(self.x) if grad_input is None else grad_input
-            grad_input = self._with_input(grad_input) if input_half.has_sums else grad_input
-        self.finish()
-        return grad_input, grad_weight
+            dx = torch.zeros_like(self.x) if dx is None else dx.contiguous(memory_format=self.format)
+            parts.append(Passes.along_input)
+        if wants_weight:
+            dw = torch.zeros_like(self.w) if dw is None else dw
+            if weight_half.has_sums and dw.stride() != self.w.stride():
+                dw = torch.empty_like(self.w).copy_(dw)
+            parts.append(Passes.along_weight)
+        self._play(tuple(parts), 0, 0, 0, 0, *(0 if t is None else t.data_ptr() for t in (dx, dw)))
+        self.loans.give_back()
+        return dx, dw
 
     def turned(self, grad: Tensor) -> Tensor:
         """D∘g, of ∂/∂w."""
         grad = grad.contiguous(memory_format=self.format)
         turned = torch.empty_like(grad)
-        self._split((self.p.data_ptr(), grad.data_ptr(), turned.data_ptr(), turned.data_ptr()))
-        self.finish()
+        self._split(grad, turned, turned)
+        self.loans.give_back()
         return turned
 
-    def _split(self, pairs: tuple[int, ...]) -> None:
-        in_channels, channels = self.x.shape[1] // self.groups, self.vectors.channels
-        what = (self.contraction.transposed, self.groups, in_channels, channels)
-        where = (self.geometry.ctypes.data, self.x.data_ptr(), *pairs, self.table, self.by_weight, self.coefficients)
-        memory = (self.registers, self.work) if self.planes else (self.registers, self.work, self.tiles)
-        split = convolution_passes().split_planes if self.planes else channels_last_passes().split_last
-        share_out(split[self.size], self.threads, 0, self.units, *what, *where, *memory, self.plan)
 
-    def _with_weight(self, total: Tensor) -> Tensor:
-        if total.stride() != self.weight_memory.stride():
-            total = torch.empty_like(self.weight_memory).copy_(total)
-        in_turn(threads_for(total.numel(), self.count), self.along_weight(total, fresh=False))
-        return total
-
-    def _with_input(self, total: Tensor) -> Tensor:
-        total = total.contiguous(memory_format=self.format)
-        add = convolution_passes().add_along_planes if self.planes else channels_last_passes().add_along_last
-        where = (
-            self.groups,
-            total.shape[1] // self.groups,
-            self.places,
-            self.x.data_ptr(),
-            self.coefficients,
-            self.longest,
-        )
-        threads = threads_for(total.numel(), self.units)
-        share_out(add[self.size], threads, 0, self.units, *where, total.data_ptr())
-        return total
+def units_of(contraction: Convolution, input: torch.Size, planes: bool) -> int:
+    """What is shared out: images, or with planes, images and groups."""
+    return input[0] * contraction.groups if planes else input[0]
 
 
 def _format(output: Tensor) -> torch.memory_format:
@@ -150,12 +195,12 @@ def _is_dense_by_first_axis(weight: Tensor) -> bool:
     return weight.is_contiguous() or (last is not None and weight.is_contiguous(memory_format=last))
 
 
-def _kernels(weight: Tensor, groups: int, transposed: bool) -> Vectors:
-    size = math.prod(weight.shape[2:])
+def _kernels(weight: torch.Size, groups: int, transposed: bool) -> Vectors:
+    size = math.prod(weight[2:])
     if transposed:  # (in, out/groups, *kernel)
-        inputs, channels = len(weight) // groups, weight.shape[1]
+        inputs, channels = weight[0] // groups, weight[1]
         return Vectors(channels, inputs, size, inputs * channels * size, size, channels * size)
-    channels, length = len(weight) // groups, weight.shape[1] * size
+    channels, length = weight[0] // groups, weight[1] * size
     return Vectors(channels, 1, length, channels * length, length, 0)
 
 

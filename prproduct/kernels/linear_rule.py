@@ -1,27 +1,23 @@
 """The gradients of a linear layer by the compiled passes: rows of the input with rows of the weight.
 
-A small layer's matrix products take some hundred microseconds, and Python that runs between them finds the caches cold.
-So all that follows from shapes alone is written down once (`Passes`), and a backward fills in its addresses.
+What follows from shapes alone is written down once (`Passes`), and a backward fills in its addresses.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from prproduct.kernels.compiled import Phase, Score, passes, stand_in, threads_for
+from prproduct.kernels.compiled import Phase, passes, stand_in, threads_for
 from prproduct.kernels.contractions import Linear, as_rows
 from prproduct.kernels.programs import Half, Program
-from prproduct.kernels.rules import Gradients, Loans, Vectors, Workspace, float64_at
+from prproduct.kernels.rules import Gradients, Loans, Part, Vectors, WrittenPasses, float64_at
 
 # What a score is played with: memory by its address, and a range of rows.
 MEMORY, X, W, BIAS, P, GRAD, FOR_WEIGHT, FOR_INPUT, DX, DW, FIRST, LAST = map(stand_in, range(12))
 
 
-class Passes(Workspace):
+class Passes(WrittenPasses):
     """Those for one shape of input and weight, with stand-ins for all memory."""
 
     def __init__(
@@ -33,13 +29,6 @@ class Passes(Workspace):
         self.rows, self.data_vectors = rows, vectors._replace(channels=rows)
         self.by_input = self.doubles
         self.norm, self.inverse, self.partial = self.numbers
-        self.scores: dict[tuple[Part, ...], Score] = {}
-
-    def score(self, *parts: Part) -> Score:
-        """Of these parts."""
-        if parts not in self.scores:
-            self.scores[parts] = Score(*(phase for part in parts for phase in part(self)))
-        return self.scores[parts]
 
     def measure(self, bias: int = 0, bias_step: int = 0) -> list[Phase]:
         """The norms of all vectors."""
@@ -69,20 +58,6 @@ class Passes(Workspace):
         return [self.weight_multiples(W, DW, fresh=True)] if self.program.weight.has_sums else []
 
 
-Part = Callable[[Passes], list[Phase]]
-_REMEMBERED = 256  # shapes, for each product
-
-
-def passes_for(program: Program, *shape: Any) -> Passes:
-    """Those for a shape, as `Passes` has it."""
-    found: Passes | None = program.passes.get(shape)
-    if found is None:
-        if len(program.passes) >= _REMEMBERED:  # as with sequences of any length
-            program.passes.clear()
-        found = program.passes[shape] = Passes(program, *shape)
-    return found
-
-
 class LinearRule:
     """`rules.Rule`, for all rows at once or stepwise."""
 
@@ -101,7 +76,7 @@ class LinearRule:
         (self.rows, columns), channels = self.x.shape, self.w.shape[0]
         most = max(self.rows * columns, self.rows * channels, channels * columns)
         self.threads = threads_for(most, max(self.rows, channels))
-        self.passes = passes_for(program, self.x.dtype, self.rows, columns, channels, self.threads)
+        self.passes = Passes.of(program, self.x.dtype, self.rows, columns, channels, self.threads)
         self.memory = self.x.new_empty(self.passes.needed)
         self.bias = None if bias is None or output is None else bias.contiguous()
         self._read_off(contraction.native(input, weight, None) if output is None else output)

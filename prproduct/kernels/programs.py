@@ -64,7 +64,7 @@ class Program:
 
     @functools.cached_property
     def passes(self) -> dict[Any, Any]:
-        """Those of linear layers, for each shape (`linear_rule.Passes`)."""
+        """Those of layers, for each shape (`rules.WrittenPasses`)."""
         return {}
 
 

@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from prproduct.kernels.compiled import LARGE, Phase, borrow, give_back, passes
+from prproduct.kernels.compiled import LARGE, Phase, Score, borrow, give_back, passes
 from prproduct.kernels.pairs import floor_of_sin_square, negligible_excess
 from prproduct.kernels.programs import Program
 
@@ -117,13 +118,46 @@ class Workspace:
         vectors = (self.vectors.channels, self.convolution, limits)
         memory = (self.table, self.longest, self.by_weight, self.total_norm, self.threads)
         integers = (*vectors, bias, bias_step, *memory, data_vectors)
-        return Phase(passes().tabulate[self.size], 0, self.groups, integers, waits=True)
+        return Phase(passes().tabulate[self.size], self.groups - 1, self.groups, integers, waits=True)  # by one share
 
     def weight_multiples(self, weight: int, total: int, fresh: bool) -> Phase:
         """To dW, which lies as the weight does; or with `fresh`, as its beginning."""
         sums = (self.by_weight, self.threads, self.count)
         integers = (*self.vectors, weight, self.weight_inverse, *sums, total, fresh)
         return Phase(passes().add_along[self.size], 0, self.count, integers, waits=True)
+
+
+class WrittenPasses(Workspace):
+    """The passes of a rule for given shapes, written down once, with stand-ins for all memory.
+
+    Python between a layer's native operations runs with cold caches: it costs a small layer more than the passes do.
+    """
+
+    @functools.cached_property
+    def scores(self) -> dict[tuple[Part, ...], Score]:
+        """Those that were asked for."""
+        return {}
+
+    @classmethod
+    def of(cls, program: Program, *shapes: Any) -> Self:
+        """Those for the arguments of `__init__`."""
+        key = (cls, *shapes)
+        found: Self | None = program.passes.get(key)
+        if found is None:
+            if len(program.passes) >= _REMEMBERED:  # as with sequences of any length
+                program.passes.clear()
+            found = program.passes[key] = cls(program, *shapes)
+        return found
+
+    def score(self, *parts: Part) -> Score:
+        """These parts, in turn."""
+        if parts not in self.scores:
+            self.scores[parts] = Score(*(phase for part in parts for phase in part(self)))
+        return self.scores[parts]
+
+
+Part = Callable[[Any], list[Phase]]  # a method of the passes
+_REMEMBERED = 1024  # shapes, for each product
 
 
 class Loans:

@@ -400,7 +400,7 @@ def test_a_score_is_played_with_other_memory_and_another_range_each_time(ours, t
 
 
 def test_shapes_without_end_are_not_all_remembered(monkeypatch):
-    monkeypatch.setattr(linear_rule, "_REMEMBERED", 3)
+    monkeypatch.setattr(rules, "_REMEMBERED", 3)
     weight = torch.randn(4, 5, requires_grad=True)
     for rows in range(1, 9):
         pr.functional.linear(torch.ones(rows, 5), weight).sum().backward()
