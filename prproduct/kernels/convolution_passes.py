@@ -38,8 +38,8 @@ from prproduct.kernels.passes import (
     fill,
     prepare,
     square_sum,
-    sums,
     turn,
+    turn_and_sum,
 )
 from prproduct.kernels.pointers import at, call, integers, one_of, part_of_pass, range_pass
 from prproduct.kernels.programs import COS, INVERSE_SIN
@@ -196,7 +196,7 @@ def split_planes(first: int, last: int, share: int, given: Any) -> None:
         at(registers, input_half[LENGTH] * STRIP, one),
         at(registers, input_half[DIRECTION] * STRIP, one),
     )
-    unread = at(registers, plan[REGISTERS] * STRIP, one)
+    unread, aside = at(registers, plan[REGISTERS] * STRIP, one), at(registers, (plan[REGISTERS] + 1) * STRIP, one)
     for unit in range(first, last):
         for k in range(places):
             source[k] = one - one
@@ -223,16 +223,20 @@ def split_planes(first: int, last: int, share: int, given: Any) -> None:
                 if plan[RUN]:
                     fill(count, w_norm, x_norm, one, registers)
                     call(plan[RUN], 0, count, registers, program)
+                turned = at(for_weight, here, one) if weight_half[WRITES] else aside
                 if weight_half[HAS_SUMS]:
                     summed = x_total if plan[SAME] else unread
-                    totals[vector] += sums(count, grad, w_length, w_direction, cos, w_share, x_norm, one, summed)
+                    totals[vector] += turn_and_sum(
+                        count, grad, w_length, w_direction, cos, w_share, x_norm, one, summed, turned
+                    )
+                elif weight_half[WRITES]:
+                    turn(count, grad, w_direction, turned)
                 if not plan[SAME]:
+                    turned = at(for_input, here, one) if input_half[WRITES] else aside
                     if input_half[HAS_SUMS]:
-                        sums(count, grad, x_length, x_direction, cos, w_share, x_norm, one, x_total)
-                    if input_half[WRITES]:
-                        turn(count, grad, x_direction, at(for_input, here, one))
-                if weight_half[WRITES]:
-                    turn(count, grad, w_direction, at(for_weight, here, one))
+                        turn_and_sum(count, grad, x_length, x_direction, cos, w_share, x_norm, one, x_total, turned)
+                    elif input_half[WRITES]:
+                        turn(count, grad, x_direction, turned)
         for k in range(windows):
             source[k] = by_input[k] * reciprocal[k]
         result, target = (

@@ -69,7 +69,7 @@ def angles(
     for k in range(count):
         x = each(input_inverse, k)
         c = (output[k] - each(offset, k)) * x * each(weight_inverse, k)
-        c = (one if c > one else -one if c < -one else c) if c == c else zero
+        c = min(max(c, -one), one) if c == c else zero
         square = (one - c) * (one + c)
         resolved = square > floor * (one + each(rounded, k) * x)
         cos[k] = c
@@ -162,21 +162,31 @@ def turn(count: int, grad: Any, direction: Any, turned: Any) -> None:
 
 
 @sum_of_pass
-def sums(
-    count: int, grad: Any, length: Any, direction: Any, cos: Any, factor: Any, factors: Any, one: Any, totals: Any
+def turn_and_sum(
+    count: int,
+    grad: Any,
+    length: Any,
+    direction: Any,
+    cos: Any,
+    factor: Any,
+    factors: Any,
+    one: Any,
+    totals: Any,
+    turned: Any,
 ) -> Any:
-    """The radial half (L − D)·cos θ·g: times `factor` added to the totals; times the factors, their sum."""
+    """D∘g, and the radial half (L − D)·cos θ·g: times `factor` added to the totals; times the factors, their sum."""
     total = one - one
     for k in range(count):
         radial = (length[k] - direction[k]) * cos[k] * grad[k]
         totals[k] += radial * factor
         total += radial * factors[k]
+        turned[k] = grad[k] * direction[k]
     return total
 
 
 @part_of_pass
 def prepare(registers: Any, count: int, constants: int, one: Any) -> None:
-    """Fill the registers with the program's constants; the one behind them will be written to and never read."""
+    """Fill the registers with the program's constants; two behind them will be written to and never read."""
     values = at(constants, 0, 1.0)
     for register in range(count):
         for k in range(STRIP):
@@ -207,7 +217,8 @@ def split_rows(first: int, last: int, share: int, given: Any) -> None:
         at(registers, input_half[LENGTH] * STRIP, one),
         at(registers, input_half[DIRECTION] * STRIP, one),
     )
-    unread = at(registers, plan[REGISTERS] * STRIP, one)
+    unread, aside = at(registers, plan[REGISTERS] * STRIP, one), at(registers, (plan[REGISTERS] + 1) * STRIP, one)
+    in_place = for_weight == gradient  # the compiler vectorizes no loop that writes what it reads
     norm_of, inverse_of, sum_of = at(norms, 0, one), at(inverse_norms, 0, one), at(by_input, 0, 1.0)
     totals = at(by_weight, share * vectors, 1.0)
     for k in range(vectors):
@@ -227,19 +238,27 @@ def split_rows(first: int, last: int, share: int, given: Any) -> None:
                     fill(count, at(of_weight, WEIGHT_VALUE * vectors, one), x_norm, one, registers)
                     call(plan[RUN], 0, count, registers, program)
                 sum_of_strip = one - one
+                turned = aside if in_place or not weight_half[WRITES] else at(for_weight, here, one)
+                summed = at(partial, vector, one)
                 if weight_half[HAS_SUMS]:
-                    sum_of_strip = sums(
-                        count, grad, w_length, w_direction, cos, x_norm, lengths, one, at(partial, vector, one)
+                    sum_of_strip = turn_and_sum(
+                        count, grad, w_length, w_direction, cos, x_norm, lengths, one, summed, turned
                     )
+                elif weight_half[WRITES]:
+                    turn(count, grad, w_direction, turned)
+                if in_place and weight_half[WRITES]:
+                    for k in range(count):
+                        grad[k] = aside[k]
                 if not plan[SAME]:
                     sum_of_strip = one - one
+                    turned = at(for_input, here, one) if input_half[WRITES] else aside
                     if input_half[HAS_SUMS]:
-                        sum_of_strip = sums(count, grad, x_length, x_direction, cos, x_norm, lengths, one, unread)
-                    if input_half[WRITES]:
-                        turn(count, grad, x_direction, at(for_input, here, one))
+                        sum_of_strip = turn_and_sum(
+                            count, grad, x_length, x_direction, cos, x_norm, lengths, one, unread, turned
+                        )
+                    elif input_half[WRITES]:
+                        turn(count, grad, x_direction, turned)
                 total += sum_of_strip
-                if weight_half[WRITES]:
-                    turn(count, grad, w_direction, at(for_weight, here, one))
             sum_of[row] = total
         if (n - first) % BLOCK == BLOCK - 1 or n == last - 1:
             for k in range(vectors):
