@@ -19,23 +19,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
-from typing import Any, Literal, cast, overload
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import forward_ad
 
-from prproduct.kernels import fusion
-from prproduct.kernels.compiled import serves
-from prproduct.kernels.contractions import Contraction, Convolution, Linear
-from prproduct.kernels.convolution_rule import ConvolutionRule
-from prproduct.kernels.linear_rule import LinearRule
-from prproduct.kernels.pairs import Norms, Pairs, WeightVectors, forward_factor, measure, overflow_scale, working_dtype
-from prproduct.kernels.programs import Forward, Program, program_of
-from prproduct.kernels.rules import Gradients, Rule
-from prproduct.kernels.splitting import Half, split
+from prproduct.kernels.choice import gradient_rule, value_of
+from prproduct.kernels.contractions import Contraction
 from prproduct.products import P, Product, resolve
 
 _NO_JVP = "prproduct changes gradients, and has no forward-mode AD (jvp, jacfwd): use backward, vjp or jacrev"
@@ -77,7 +68,7 @@ def apply(
     if _autocasts(input.device.type):
         input, weight, bias = (cast_for_autocast(t) for t in (input, weight, bias))
     if inference:
-        return _value(contraction, input, weight, bias, product)
+        return value_of(contraction, input, weight, bias, product)
     keep_output = product.has_native_forward and not transformed and memory == "save"
     if compiling:
         return ProductFn.apply(input, weight, bias, contraction, product, keep_output)
@@ -124,7 +115,7 @@ class ProductFn(torch.autograd.Function):
     ) -> Tensor:
         if product.has_native_forward:
             return _no_view(contraction.native(input, weight, bias))
-        return _value(contraction, input, weight, bias, product)
+        return value_of(contraction, input, weight, bias, product)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -206,218 +197,6 @@ def _backward(
             rule = gradient_rule(ctx.contraction, ctx.product, input, weight, bias, output, grad)
             grad_input, grad_weight = rule.gradients(grad, wants_input, wants_weight)
     return grad_input, grad_weight, grad_bias, None, None, None
-
-
-@overload
-def gradient_rule(
-    contraction: Linear,
-    product: Product,
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    output: Tensor | None,
-    grad: Tensor,
-) -> GradientRule | LinearRule: ...
-@overload
-def gradient_rule(
-    contraction: Contraction,
-    product: Product,
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    output: Tensor | None,
-    grad: Tensor,
-) -> Rule: ...
-def gradient_rule(
-    contraction: Contraction,
-    product: Product,
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    output: Tensor | None,
-    grad: Tensor,
-) -> Rule:
-    """What maps a gradient of the output to dX and dW, where input and weight are.
-
-    p is read off the output, or computed again if there is none. `grad` says of what shape and type gradients will be.
-    """
-    one_offset_a_weight = bias is None or bias.dim() <= 1
-    program = program_of(product) if one_offset_a_weight and serves(grad, input, weight, bias, output) else None
-    if program is None:
-        return GradientRule.at(contraction, product, input, weight, bias, output, grad)
-    return _compiled_rule(
-        contraction, program, input, weight, bias, output if product.has_native_forward else None, grad
-    )
-
-
-def _compiled_rule(
-    contraction: Contraction,
-    program: Program,
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    output: Tensor | None,
-    grad: Tensor,
-) -> LinearRule | ConvolutionRule:
-    if isinstance(contraction, Linear):
-        return LinearRule(contraction, program, input, weight, bias, output)
-    assert isinstance(contraction, Convolution)
-    return ConvolutionRule(contraction, program, input, weight, bias, output, grad)
-
-
-@dataclass(frozen=True)
-class GradientRule:
-    """The rule in plain torch."""
-
-    contraction: Contraction
-    product: Product
-    input: Tensor
-    weight: Tensor
-    pairs: Pairs
-
-    @classmethod
-    def at(
-        cls,
-        contraction: Contraction,
-        product: Product,
-        input: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        output: Tensor | None,
-        grad: Tensor,
-    ) -> GradientRule:
-        """The rule of `gradient_rule`."""
-        dtype = working_dtype(grad.dtype)
-        weight_norms = Norms.of(contraction.weight_square(weight, dtype))
-        norms = weight_norms, Norms.of(contraction.input_square(input, weight, grad, dtype))
-        stored, offset = grad.dtype, None
-        if not product.has_native_forward:
-            p = _wide_product(contraction, input, weight)
-            stored = p.dtype
-        else:
-            if bias is not None and output is not None:
-                offset = contraction.bias_of_pairs(bias, output).to(dtype)
-                if _drowns(offset, *norms):
-                    output = offset = None
-            p = contraction.native(input, weight, None) if output is None else output
-        weights = WeightVectors(norms[0], stored, contraction.is_convolution, offset)
-        return cls(contraction, product, input, weight, Pairs(_pairs(contraction, p), weights, norms[1]))
-
-    def rows(self, rows: slice) -> GradientRule:
-        """The rule for some rows of the input of a linear contraction."""
-        return replace(self, input=self.input[rows], pairs=self.pairs.rows(rows))
-
-    def gradients(self, grad: Tensor, wants_input: bool, wants_weight: bool, overwrite: bool = False) -> Gradients:
-        for_weight, for_input = self.split(grad)
-        if for_weight.turned is for_input.turned:  # one call, so that a compiler lays D∘g out for it once
-            of_input, of_weight = self._native(for_input.turned, grad, wants_input, wants_weight)
-        else:
-            of_input = self._native(for_input.turned, grad, wants_input, False)[0]
-            of_weight = self._native(for_weight.turned, grad, False, wants_weight)[1]
-        return self._along_input(of_input, for_input.sums), self._along_weight(of_weight, for_weight.sums)
-
-    def stepwise(self, grad: Tensor) -> PlainSteps:
-        """For rows of a linear contraction's gradient, as they become known."""
-        return PlainSteps(self, grad)
-
-    def split(self, grad: Tensor) -> tuple[Half, Half]:
-        """D∘g and the sums of (L − D)·cos θ∘g, for dW and for dX."""
-        grad = grad.to(working_dtype(grad.dtype))
-        fused = fusion.serves(self.product, grad)
-        return (fusion.split if fused else split)(self.product, self.pairs, grad)
-
-    def weight_gradient(self, half: Half, grad: Tensor) -> Tensor:
-        """dW of the module's docstring."""
-        return cast(Tensor, self._along_weight(self._native(half.turned, grad, False, True)[1], half.sums))
-
-    def input_gradient(self, half: Half, grad: Tensor) -> Tensor:
-        """dX of the module's docstring."""
-        return cast(Tensor, self._along_input(self._native(half.turned, grad, True, False)[0], half.sums))
-
-    def _native(self, turned: Tensor | None, grad: Tensor, wants_input: bool, wants_weight: bool) -> Gradients:
-        """The native backward of D∘g."""
-        operands, wanted = (self.input, self.weight), (wants_input, wants_weight)
-        if turned is None:
-            of_input, of_weight = (
-                torch.zeros_like(t) if asked else None for t, asked in zip(operands, wanted, strict=True)
-            )
-            return of_input, of_weight
-        if grad.dtype != torch.float16:
-            return self.contraction.native_backward(turned.to(grad.dtype), *operands, *wanted)
-        # Near-parallel vectors make D∘g large before the correction takes most of it back: no overflow in between.
-        scale = overflow_scale(turned, grad)
-        scaled = (turned / scale).to(grad.dtype)
-        results = self.contraction.native_backward(scaled, *operands, *wanted)
-        of_input, of_weight = (None if t is None else t.to(turned.dtype) * scale for t in results)
-        return of_input, of_weight
-
-    def _along_weight(self, result: Tensor | None, sums: Tensor | None) -> Tensor | None:
-        if result is not None and sums is not None:
-            result = self.contraction.add_along_weight(result, sums, self.weight, self.pairs)
-        return None if result is None else result.to(self.weight.dtype)
-
-    def _along_input(self, result: Tensor | None, sums: Tensor | None) -> Tensor | None:
-        if result is not None and sums is not None:
-            result = self.contraction.add_along_input(result, sums, self.input, self.weight, self.pairs)
-        return None if result is None else result.to(self.input.dtype)
-
-
-class PlainSteps:
-    """`Steps` in plain torch."""
-
-    def __init__(self, rule: GradientRule, grad: Tensor) -> None:
-        self.rule, self.grad = rule, grad
-        self.turned = torch.empty_like(grad, dtype=rule.pairs.output.dtype, memory_format=torch.contiguous_format)
-        self.sums: Tensor | None = None
-        self.for_input = Half(None, None)
-
-    def split(self, rows: slice) -> None:
-        for_weight, self.for_input = self.rule.rows(rows).split(self.grad[rows])
-        self.turned[rows] = 0.0 if for_weight.turned is None else for_weight.turned
-        if for_weight.sums is not None:
-            self.sums = for_weight.sums if self.sums is None else self.sums + for_weight.sums
-
-    def input_gradient(self, rows: slice) -> Tensor:
-        return self.rule.rows(rows).input_gradient(self.for_input, self.grad[rows])
-
-    def weight_gradient(self) -> Tensor:
-        return self.rule.weight_gradient(Half(self.turned, self.sums), self.grad)
-
-
-def _pairs(contraction: Contraction, output: Tensor) -> Tensor:
-    return contraction.as_pairs(output).to(working_dtype(output.dtype))
-
-
-def _value(contraction: Contraction, input: Tensor, weight: Tensor, bias: Tensor | None, product: Product) -> Tensor:
-    """The forward of a product that has its own."""
-    p = _wide_product(contraction, input, weight)
-    program = program_of(Forward(product)) if serves(p, input, weight) else None
-    if program is not None and program.weight.turn is None:
-        output = _compiled_rule(contraction, program, input, weight, None, p, p).turned(p)
-    else:
-        weight_norms = Norms.of(contraction.weight_square(weight, p.dtype))
-        input_norms = Norms.of(contraction.input_square(input, weight, p, p.dtype))
-        weights = WeightVectors(weight_norms, p.dtype, contraction.is_convolution)
-        pairs = Pairs(contraction.as_pairs(p), weights, input_norms)
-        output = (pairs.output * forward_factor(product, measure(pairs))).reshape(p.shape).to(input.dtype)
-    return output if bias is None else contraction.add_bias(output, bias)
-
-
-def _wide_product(contraction: Contraction, input: Tensor, weight: Tensor) -> Tensor:
-    """p in the working dtype: a product with a value of its own need not take it from a rounded output."""
-    if input.dtype == weight.dtype:  # torch refuses a mixture, and so do we
-        input, weight = (t.to(working_dtype(t.dtype)) for t in (input, weight))
-    return contraction.native(input, weight, None)
-
-
-def _drowns(offset: Tensor, weight_norms: Norms, input_norms: Norms) -> bool:
-    """Whether the bias is so large that output − bias has lost p, and p is worth computing again.
-
-    Asked on the CPU only: elsewhere the answer would stall the device, and the raised floor of `measure` has to serve.
-    """
-    if offset.device.type != "cpu" or torch.compiler.is_compiling() or type(offset) is FakeTensor:
-        return False
-    return bool(abs(offset).mean() > 2.0 * weight_norms.value.mean() * input_norms.value.mean())
 
 
 def without_autocast(device_type: str) -> AbstractContextManager[Any]:

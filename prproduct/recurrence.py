@@ -5,7 +5,7 @@ Equation 14). The input's are one GEMM over all steps, forward and backward; onl
 by step:
 
     grad of the gates (t)   = the cell's `step_back`, elementwise, of the grad of the state (t)
-    grad of the state (t−1) = the cell's own part + dX of `autograd.gradient_rule` for the hidden product (t)
+    grad of the state (t−1) = the cell's own part + dX of `kernels.choice.gradient_rule` for the hidden product (t)
 
 and the weight gradients of all steps are one GEMM at the end.
 
@@ -23,8 +23,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from prproduct import functional
-from prproduct.autograd import cast_for_autocast, gradient_rule, without_autocast
+from prproduct.autograd import cast_for_autocast, without_autocast
 from prproduct.kernels import compiled
+from prproduct.kernels.choice import gradient_rule
 from prproduct.kernels.contractions import Linear
 from prproduct.products import Product
 

@@ -307,7 +307,7 @@ def tabulate(first: int, last: int, share: int, given: Any) -> None:
 
     With `relative`, lengths are to be shares of the group's longest. The sums of the data vectors' norms, one for each
     share, are followed by whether the bias has drowned p: it has where it is so large that output − bias has lost p,
-    and p is worth computing again (`autograd._drowns`).
+    and p is worth computing again (`plain_rule._drowns`).
     """
     if first == last:
         return

@@ -6,7 +6,7 @@ A rule holds input and weight, the norms of their vectors and p; for a gradient 
     native       torch's own backward, of D∘g
     add along    dW and dX get their multiple of each weight vector and each data vector
 
-`autograd.GradientRule` is the rule in plain torch, `linear_rule.py` and `convolution_rule.py` are the compiled ones.
+`plain_rule.py` is the rule in plain torch, `linear_rule.py` and `convolution_rule.py` are the compiled ones.
 What these keep between the steps is one piece of memory, and all memory is handed to the passes by address.
 """
 

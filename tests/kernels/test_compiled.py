@@ -16,8 +16,8 @@ from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import prproduct as pr
-from prproduct.autograd import gradient_rule
 from prproduct.kernels import compiled, linear_rule, pointers, rules
+from prproduct.kernels.choice import gradient_rule
 from prproduct.kernels.contractions import Linear
 from prproduct.kernels.pairs import floor_of_sin_square
 from prproduct.kernels.programs import program_of

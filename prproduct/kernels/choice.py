@@ -1,0 +1,89 @@
+"""Which rule computes a product's gradients, and its value if it has one of its own: a compiled one, or plain torch."""
+
+from __future__ import annotations
+
+from typing import overload
+
+from torch import Tensor
+
+from prproduct.kernels.compiled import serves
+from prproduct.kernels.contractions import Contraction, Convolution, Linear
+from prproduct.kernels.convolution_rule import ConvolutionRule
+from prproduct.kernels.linear_rule import LinearRule
+from prproduct.kernels.pairs import Norms, Pairs, WeightVectors, forward_factor, measure
+from prproduct.kernels.plain_rule import PlainRule, wide_product
+from prproduct.kernels.programs import Forward, Program, program_of
+from prproduct.kernels.rules import Rule
+from prproduct.products import Product
+
+
+@overload
+def gradient_rule(
+    contraction: Linear,
+    product: Product,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    output: Tensor | None,
+    grad: Tensor,
+) -> PlainRule | LinearRule: ...
+@overload
+def gradient_rule(
+    contraction: Contraction,
+    product: Product,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    output: Tensor | None,
+    grad: Tensor,
+) -> Rule: ...
+def gradient_rule(
+    contraction: Contraction,
+    product: Product,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    output: Tensor | None,
+    grad: Tensor,
+) -> Rule:
+    """What maps a gradient of the output to dX and dW, where input and weight are.
+
+    p is read off the output, or computed again if there is none. `grad` says of what shape and type gradients will be.
+    """
+    one_offset_a_weight = bias is None or bias.dim() <= 1
+    program = program_of(product) if one_offset_a_weight and serves(grad, input, weight, bias, output) else None
+    if program is None:
+        return PlainRule.at(contraction, product, input, weight, bias, output, grad)
+    return _compiled_rule(
+        contraction, program, input, weight, bias, output if product.has_native_forward else None, grad
+    )
+
+
+def _compiled_rule(
+    contraction: Contraction,
+    program: Program,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    output: Tensor | None,
+    grad: Tensor,
+) -> LinearRule | ConvolutionRule:
+    if isinstance(contraction, Linear):
+        return LinearRule(contraction, program, input, weight, bias, output)
+    assert isinstance(contraction, Convolution)
+    return ConvolutionRule(contraction, program, input, weight, bias, output, grad)
+
+
+def value_of(contraction: Contraction, input: Tensor, weight: Tensor, bias: Tensor | None, product: Product) -> Tensor:
+    """The forward of a product that has its own."""
+    p = wide_product(contraction, input, weight)
+    program = program_of(Forward(product)) if serves(p, input, weight) else None
+    if program is not None and program.weight.turn is None:
+        output = _compiled_rule(contraction, program, input, weight, None, p, p).turned(p)
+    else:
+        weight_norms = Norms.of(contraction.weight_square(weight, p.dtype))
+        input_norms = Norms.of(contraction.input_square(input, weight, p, p.dtype))
+        weights = WeightVectors(weight_norms, p.dtype, contraction.is_convolution)
+        pairs = Pairs(contraction.as_pairs(p), weights, input_norms)
+        output = (pairs.output * forward_factor(product, measure(pairs))).reshape(p.shape).to(input.dtype)
+    return output if bias is None else contraction.add_bias(output, bias)
