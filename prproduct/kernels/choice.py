@@ -9,6 +9,7 @@ from torch import Tensor
 from prproduct.kernels.compiled import serves
 from prproduct.kernels.contractions import Contraction, Convolution, Linear
 from prproduct.kernels.convolution_rule import ConvolutionRule
+from prproduct.kernels.depthwise_rule import DepthwiseRule, is_depthwise
 from prproduct.kernels.linear_rule import LinearRule
 from prproduct.kernels.pairs import Norms, Pairs, WeightVectors, forward_factor, measure
 from prproduct.kernels.plain_rule import PlainRule, wide_product
@@ -67,10 +68,12 @@ def _compiled_rule(
     bias: Tensor | None,
     output: Tensor | None,
     grad: Tensor,
-) -> LinearRule | ConvolutionRule:
+) -> LinearRule | ConvolutionRule | DepthwiseRule:
     if isinstance(contraction, Linear):
         return LinearRule(contraction, program, input, weight, bias, output)
     assert isinstance(contraction, Convolution)
+    if is_depthwise(contraction, input, weight, grad if output is None else output):
+        return DepthwiseRule(contraction, program, input, weight, bias, output, grad)
     return ConvolutionRule(contraction, program, input, weight, bias, output, grad)
 
 

@@ -69,6 +69,30 @@ def channels_last_passes() -> Any:
 
 
 @functools.cache
+def depthwise_passes() -> Any:
+    """Those of depthwise convolutions."""
+    from prproduct.kernels import depthwise_passes
+
+    return depthwise_passes
+
+
+@functools.cache
+def depthwise_split() -> Any:
+    """What these call for a plane's pairs."""
+    from prproduct.kernels import depthwise_split
+
+    return depthwise_split
+
+
+@functools.cache
+def depthwise_moves() -> Any:
+    """What they call to move numbers and to add them up."""
+    from prproduct.kernels import depthwise_moves
+
+    return depthwise_moves
+
+
+@functools.cache
 def lstm() -> Any:
     """The kernels of LSTM's step."""
     from prproduct.kernels import lstm

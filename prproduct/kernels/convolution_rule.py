@@ -112,7 +112,7 @@ class ConvolutionRule:
         grad: Tensor,
     ) -> None:
         self.contraction, self.program, self.input, self.weight = contraction, program, input, weight
-        self.format = _format(grad if output is None else output)
+        self.format = format_of(grad if output is None else output)
         planes = self.format is torch.contiguous_format
         self.x = input.contiguous(memory_format=self.format)
         as_it_is = _is_dense_by_first_axis(weight) and not contraction.transposed
@@ -181,7 +181,7 @@ def units_of(contraction: Convolution, input: torch.Size, planes: bool) -> int:
     return input[0] * contraction.groups if planes else input[0]
 
 
-def _format(output: Tensor) -> torch.memory_format:
+def format_of(output: Tensor) -> torch.memory_format:
     """How output, gradient and input are to lie."""
     last = _CHANNELS_LAST.get(output.dim())
     if last is None or output.is_contiguous() or not output.is_contiguous(memory_format=last):

@@ -162,6 +162,19 @@ def _fill_eight(typing_context: Any, pointer: Any, value: Any) -> Any:
     return types.void(pointer, value), generate
 
 
+def _copy_eight(typing_context: Any, target: Any, source: Any) -> Any:
+    """Eight numbers from one place to another, for the same reason."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        vector = ir.VectorType(context.get_value_type(source.dtype), 8).as_pointer()
+        to_there, from_here = (builder.bitcast(place, vector) for place in arguments)
+        align = source.dtype.bitwidth // 8
+        builder.store(builder.load(from_here, align=align), to_there, align=align)
+        return context.get_dummy_value()
+
+    return types.void(target, source), generate
+
+
 def _rounded_to(typing_context: Any, one: Any, value: Any) -> Any:
     """A number in the type of one: between two types Numba would compute in the wider, and half as fast."""
 
@@ -176,6 +189,7 @@ one_of: Any = intrinsic(_one_of)
 at: Any = intrinsic(_at)
 each: Any = intrinsic(_each)
 fill_eight: Any = intrinsic(_fill_eight)
+copy_eight: Any = intrinsic(_copy_eight)
 rounded_to: Any = intrinsic(_rounded_to)
 
 

@@ -1,0 +1,225 @@
+"""From the squares of windows to D∘g and what is added along vectors, for a plane of a depthwise convolution.
+
+`splitting.py` has the same in torch; `depthwise_passes.py` calls one of the two passes here by its address.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from prproduct.kernels.depthwise_moves import (
+    BY_INPUT,
+    CHUNK,
+    COEFFICIENTS,
+    COUNTS,
+    FOR_INPUT,
+    FOR_WEIGHT,
+    INVERSES,
+    MEMORY,
+    NORMS,
+    WINDOWS,
+)
+from prproduct.kernels.passes import (
+    CONSTANTS,
+    DIRECTION,
+    FLOOR,
+    HAS_SUMS,
+    INPUT_HALF,
+    LENGTH,
+    LIMITS,
+    OFFSET,
+    REGISTERS,
+    ROUNDED,
+    RUN,
+    SAME,
+    SPARE_REGISTERS,
+    STRIP,
+    WEIGHT_HALF,
+    WEIGHT_INVERSE,
+    WEIGHT_LENGTH,
+    WEIGHT_VALUE,
+    WRITES,
+    angles,
+    fill,
+    prepare,
+    turn,
+    turn_and_sum,
+)
+from prproduct.kernels.pointers import (
+    at,
+    call,
+    integers,
+    one_of,
+    range_pass,
+    rounded_to,
+    sum_of_pass,
+)
+from prproduct.kernels.programs import (
+    COS,
+    INVERSE_SIN,
+)
+
+
+@sum_of_pass
+def _norms(count: int, square: Any, one: Any, value: Any, inverse: Any) -> Any:
+    """`pairs.Norms.of`, and the sum of the norms."""
+    zero, total = one - one, one - one
+    for k in range(count):
+        root = np.sqrt(square[k])
+        positive = root > zero and root < np.inf
+        value[k] = root if positive else zero
+        inverse[k] = one / root if positive else zero
+        total += root if positive else zero
+    return total
+
+
+@sum_of_pass
+def _split_at_once(
+    count: int,
+    square: Any,
+    output: Any,
+    grad: Any,
+    offset: Any,
+    w_inverse: Any,
+    rounded: Any,
+    floor: Any,
+    length: Any,
+    w_share: Any,
+    one: Any,
+    turned: Any,
+    coefficient: Any,
+) -> Any:
+    """`_norms`, `angles` and `turn_and_sum` in one loop, in which the square roots hide the rest.
+
+    The sums are those along the weight vector and of the norms. What is chosen between two factors keeps the compiler
+    from multiplying the inverses of both norms first, which may overflow.
+    """
+    zero, along, total = one - one, one - one, one - one
+    for k in range(count):
+        root = np.sqrt(square[k])
+        positive = root > zero and root < np.inf
+        norm, inverse = root if positive else zero, one / root if positive else zero
+        c = (output[k] - offset) * w_inverse
+        c = (c if c == c else zero) * inverse
+        c = min(max(c, -one), one) if c == c else zero
+        sin_square = (one - c) * (one + c)
+        resolved = sin_square > floor * (one + rounded * inverse)
+        direction = one / np.sqrt(sin_square if resolved else one)
+        radial = (length - direction) * c * grad[k]
+        turned[k] = grad[k] * direction
+        coefficient[k] = radial * w_share * inverse
+        along += radial * norm
+        total += norm
+    return along, total
+
+
+# The integers of the passes that do planes.
+GIVEN = 22
+
+
+@range_pass(GIVEN)
+def split_at_once(output: int, gradient: int, place: int, given: Any) -> None:
+    """`split_strips` for programs without operations, of one D = 1/|sin θ| and one L for all: an eighth less time.
+
+    Only where a group has one kernel.
+    """
+    one = one_of(given)
+    geometry, table = integers(given)[7], integers(given)[13]
+    by_weight, total_norm, all_memory, program = (
+        integers(given)[15],
+        integers(given)[17],
+        integers(given)[19],
+        integers(given)[20],
+    )
+    layout, plan, vectors = at(geometry, 0, np.int64(0)), at(program, 0, np.int64(0)), integers(given)[1]
+    share, vector = place // vectors, place % vectors
+    if not output:
+        return
+    memory, of_weight = at(all_memory, share * layout[MEMORY], one), at(table, vector, one)
+    length = rounded_to(one, at(plan[CONSTANTS], plan[WEIGHT_HALF + LENGTH], 1.0)[0])
+    for start in range(0, layout[WINDOWS], CHUNK):
+        along, norms = _split_at_once(
+            CHUNK if layout[WINDOWS] - start > CHUNK else layout[WINDOWS] - start,
+            at(memory, layout[BY_INPUT] + start, one),
+            at(output, start, one),
+            at(gradient, start, one),
+            of_weight[OFFSET * vectors],
+            of_weight[WEIGHT_INVERSE * vectors],
+            of_weight[ROUNDED * vectors],
+            at(plan[LIMITS], FLOOR, one)[0],
+            length,
+            of_weight[WEIGHT_LENGTH * vectors],
+            one,
+            at(memory, layout[FOR_WEIGHT] + start, one),
+            at(memory, layout[COEFFICIENTS] + start, one),
+        )
+        at(by_weight, share * vectors + vector, 1.0)[0] += along
+        at(total_norm, share, 1.0)[0] += norms
+
+
+@range_pass(GIVEN)
+def split_strips(output: int, gradient: int, place: int, given: Any) -> None:
+    """`convolution_passes.split_planes` for one weight vector of a share, before a group's first the windows' norms.
+
+    Without an output: what has to be done once for the share. Behind a group's last, the coefficients.
+    """
+    one = one_of(given)
+    groups, channels, geometry, table = (
+        integers(given)[1],
+        integers(given)[2],
+        integers(given)[7],
+        integers(given)[13],
+    )
+    by_weight, _, total_norm, work, all_memory, program, _ = integers(given)[15:]
+    layout, plan, vectors = at(geometry, 0, np.int64(0)), at(program, 0, np.int64(0)), groups * channels
+    share, vector = place // vectors, place % vectors
+    registers = at(work, share * (plan[REGISTERS] + SPARE_REGISTERS) * STRIP, one)
+    if not output:
+        prepare(registers, plan[REGISTERS], plan[CONSTANTS], one)
+        return
+    memory, floor = at(all_memory, share * layout[MEMORY], one), at(plan[LIMITS], FLOOR, one)[0]
+    norm, reciprocal = at(memory, layout[NORMS], one), at(memory, layout[INVERSES], one)
+    by_input = at(memory, layout[BY_INPUT], one)
+    if vector % channels == 0:
+        at(total_norm, share, 1.0)[0] += _norms(layout[WINDOWS], by_input, one, norm, reciprocal)
+        for k in range(layout[COUNTS] * layout[COUNTS + 1] * layout[COUNTS + 2]):
+            by_input[k] = one - one
+    for_weight, for_input = at(memory, layout[FOR_WEIGHT], one), at(memory, layout[FOR_INPUT], one)
+    cos, inverse = at(registers, COS * STRIP, one), at(registers, INVERSE_SIN * STRIP, one)
+    weight_half, input_half = at(program, WEIGHT_HALF, np.int64(0)), at(program, INPUT_HALF, np.int64(0))
+    w_length, w_direction = (
+        at(registers, weight_half[LENGTH] * STRIP, one),
+        at(registers, weight_half[DIRECTION] * STRIP, one),
+    )
+    x_length, x_direction = (
+        at(registers, input_half[LENGTH] * STRIP, one),
+        at(registers, input_half[DIRECTION] * STRIP, one),
+    )
+    unread, aside = at(registers, plan[REGISTERS] * STRIP, one), at(registers, (plan[REGISTERS] + 1) * STRIP, one)
+    of_weight, total = at(table, vector, one), 0.0
+    w_inverse, w_share = of_weight[WEIGHT_INVERSE * vectors], of_weight[WEIGHT_LENGTH * vectors]
+    offset, rounded = of_weight[OFFSET * vectors], of_weight[ROUNDED * vectors]
+    for start in range(0, layout[WINDOWS], STRIP):
+        count = STRIP if layout[WINDOWS] - start > STRIP else layout[WINDOWS] - start
+        p, grad, x_norm = at(output, start, one), at(gradient, start, one), at(norm, start, one)
+        x_total = at(by_input, start, one)
+        angles(count, p, offset, w_inverse, at(reciprocal, start, one), rounded, floor, one, cos, inverse)
+        if plan[RUN]:
+            fill(count, of_weight[WEIGHT_VALUE * vectors], x_norm, one, registers)
+            call(plan[RUN], 0, count, registers, program)
+        turned, summed = at(for_weight, start, one) if weight_half[WRITES] else aside, x_total if plan[SAME] else unread
+        if weight_half[HAS_SUMS]:
+            total += turn_and_sum(count, grad, w_length, w_direction, cos, w_share, x_norm, one, summed, turned)
+        elif weight_half[WRITES]:
+            turn(count, grad, w_direction, turned)
+        if not plan[SAME]:
+            turned = at(for_input, start, one) if input_half[WRITES] else aside
+            if input_half[HAS_SUMS]:
+                turn_and_sum(count, grad, x_length, x_direction, cos, w_share, x_norm, one, x_total, turned)
+            elif input_half[WRITES]:
+                turn(count, grad, x_direction, turned)
+    at(by_weight, share * vectors + vector, 1.0)[0] += total
+    if vector % channels == channels - 1:
+        turn(layout[WINDOWS], by_input, reciprocal, at(memory, layout[COEFFICIENTS], one))
