@@ -10,7 +10,7 @@ import torch
 from torch._dynamo.utils import counters
 
 from prproduct.kernels import pairs, splitting
-from prproduct.kernels.rules import CompiledRule
+from prproduct.kernels.compiled import Score
 
 COMPILED, PLAIN, INDUCTOR, NATIVE = "compiled", "plain torch", "inductor", "native"
 
@@ -30,7 +30,7 @@ def path_of(step: Callable[[], object]) -> str:
     counts = dict.fromkeys((COMPILED, PLAIN, INDUCTOR), 0)
     graphs = counters["stats"]["unique_graphs"]
     with (
-        mock.patch.object(CompiledRule, "__init__", _counting(CompiledRule.__init__, counts, COMPILED)),
+        mock.patch.object(Score, "play", _counting(Score.play, counts, COMPILED)),
         mock.patch.object(splitting, "measure", _counting(pairs.measure, counts, PLAIN)),
     ):
         step()

@@ -9,7 +9,7 @@ from torch import Tensor
 from prproduct.kernels.compiled import serves
 from prproduct.kernels.contractions import Contraction, Convolution, Linear
 from prproduct.kernels.convolution_rule import ConvolutionRule
-from prproduct.kernels.depthwise_rule import DepthwiseRule, is_depthwise
+from prproduct.kernels.depthwise.rule import DepthwiseRule, is_depthwise
 from prproduct.kernels.linear_rule import LinearRule
 from prproduct.kernels.pairs import Norms, Pairs, WeightVectors, forward_factor, measure
 from prproduct.kernels.plain_rule import PlainRule, wide_product

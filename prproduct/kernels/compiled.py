@@ -71,25 +71,25 @@ def channels_last_passes() -> Any:
 @functools.cache
 def depthwise_passes() -> Any:
     """Those of depthwise convolutions."""
-    from prproduct.kernels import depthwise_passes
+    from prproduct.kernels.depthwise import passes
 
-    return depthwise_passes
+    return passes
 
 
 @functools.cache
 def depthwise_split() -> Any:
     """What these call for a plane's pairs."""
-    from prproduct.kernels import depthwise_split
+    from prproduct.kernels.depthwise import split
 
-    return depthwise_split
+    return split
 
 
 @functools.cache
 def depthwise_moves() -> Any:
     """What they call to move numbers and to add them up."""
-    from prproduct.kernels import depthwise_moves
+    from prproduct.kernels.depthwise import moves
 
-    return depthwise_moves
+    return moves
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""The gradients of a product by the compiled passes: what both kinds of layers share.
+"""The gradients of a product by the compiled passes: what all kinds of layers share.
 
 A rule holds input and weight, the norms of their vectors and p; for a gradient of the output it gives dX and dW:
 
@@ -6,8 +6,9 @@ A rule holds input and weight, the norms of their vectors and p; for a gradient 
     native       torch's own backward, of D∘g
     add along    dW and dX get their multiple of each weight vector and each data vector
 
-`plain_rule.py` is the rule in plain torch, `linear_rule.py` and `convolution_rule.py` are the compiled ones.
-What these keep between the steps is one piece of memory, and all memory is handed to the passes by address.
+`plain_rule.py` is the rule in plain torch, `linear_rule.py` and `convolution_rule.py` are the compiled ones; depthwise
+convolutions do all three at once (`depthwise/`). What passes keep between the steps is one piece of memory, and all
+memory is handed to them by address.
 """
 
 from __future__ import annotations
@@ -188,53 +189,6 @@ class Loans:
         if grad.numel() * grad.element_size() < LARGE:
             return torch.empty_like(grad)
         return self.borrow(grad, grad.numel()).as_strided(grad.shape, grad.stride())
-
-
-class CompiledRule(Workspace):
-    """A workspace for one backward."""
-
-    def __init__(
-        self,
-        program: Program,
-        weight: Tensor,
-        vectors: Vectors,
-        groups: int,
-        convolution: bool,
-        threads: int,
-        doubles: int,
-        *numbers: int,
-    ) -> None:
-        """`weight` is dense."""
-        super().__init__(program, weight.dtype, vectors, groups, convolution, threads, doubles, *numbers)
-        self.weight_memory, self.loans = weight, Loans()
-        self.lay_out(self.loans.borrow(weight, self.needed).data_ptr())
-
-    def norms_of_weight(self) -> Phase:
-        """`weight_norms`"""
-        return self.weight_norms(self.weight_memory.data_ptr())
-
-    def tabulate(self, bias: Tensor | None, data_vectors: int) -> Phase:
-        """`weight_table`"""
-        self.bias = None if bias is None else bias.contiguous()
-        address, step = (0, 0) if self.bias is None else (self.bias.data_ptr(), int(self.bias.numel() > 1))
-        return self.weight_table(address, step, data_vectors)
-
-    def along_weight(self, total: Tensor, fresh: bool) -> Phase:
-        """`weight_multiples`"""
-        return self.weight_multiples(self.weight_memory.data_ptr(), total.data_ptr(), fresh)
-
-    @property
-    def is_drowned(self) -> bool:
-        """Whether the bias has drowned p, after `tabulate`."""
-        return float64_at(self.drowned) != 0.0
-
-    def turned_for(self, grad: Tensor, overwrite: bool = False) -> tuple[Tensor, Tensor]:
-        """`Loans.turned_for`"""
-        return self.loans.turned_for(self.program, grad, overwrite)
-
-    def finish(self) -> None:
-        """Nothing more will be asked of the rule."""
-        self.loans.give_back()
 
 
 def float64_at(address: int) -> float:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import prproduct as pr
 from prproduct.kernels import compiled, rules
-from prproduct.kernels.depthwise_layout import images_together
+from prproduct.kernels.depthwise.layout import images_together
 from prproduct.products import Gains, Product
 
 PRODUCTS = ["pr", "r", "tempered:0.3", "no-length", "no-direction", "no-direction-w", "pr-w"]

@@ -1,6 +1,6 @@
 """From the squares of windows to D∘g and what is added along vectors, for a plane of a depthwise convolution.
 
-`splitting.py` has the same in torch; `depthwise_passes.py` calls one of the two passes here by its address.
+`splitting.py` has the same in torch; `passes.py` calls one of the two passes here by its address.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from prproduct.kernels.depthwise_moves import (
+from prproduct.kernels.depthwise.moves import (
     BY_INPUT,
     CHUNK,
     COEFFICIENTS,

@@ -3,13 +3,13 @@
 A plane (a channel of an image) is laid out in memory of its own with its padding, and with a stride in phases: one
 piece for each remainder of the positions. Then every tap of the kernel meets all windows in one run of memory,
 whatever stride and dilation: windows lie at the width of the padded plane, and the columns between, which are no
-windows, hold zeros. So all sums over taps are sums of shifted runs, three at a time (`depthwise_moves.py`):
+windows, hold zeros. So all sums over taps are sums of shifted runs, three at a time (`moves.py`):
 
     to windows      the squares of x, axis by axis
     back to places  the coefficients of the correction along x, axis by axis
     taps            dX, the sum of shifted D∘g times a tap, and dW, the products of D∘g with shifted x
 
-Between them the pairs are split (`depthwise_split.py`), without the columns between. Small planes of several images are
+Between them the pairs are split (`split.py`), without the columns between. Small planes of several images are
 done together.
 
 D∘g is never written out, and the native backward is not asked: it takes as long as all of this (64 images of 64
@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from prproduct.kernels.depthwise_moves import (
+from prproduct.kernels.depthwise.moves import (
     ADD_PRODUCTS,
     ALL_PHASES,
     BACK_TO_PLACES,
@@ -59,7 +59,7 @@ from prproduct.kernels.depthwise_moves import (
     WINDOWS,
     X,
 )
-from prproduct.kernels.depthwise_split import GIVEN
+from prproduct.kernels.depthwise.split import GIVEN
 from prproduct.kernels.passes import (
     HAS_SUMS,
     INPUT_HALF,

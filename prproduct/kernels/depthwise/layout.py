@@ -1,4 +1,4 @@
-"""Where the planes of a depthwise convolution lie in memory, and which runs of it are added up (`depthwise_moves.py`).
+"""Where the planes of a depthwise convolution lie in memory, and which runs of it are added up (`moves.py`).
 
 Worked out once for every shape. All axes are one in memory, so that a shift by some places and rows is one number;
 along an axis with a stride, places with the same remainder form a phase, in which the places that a tap meets are

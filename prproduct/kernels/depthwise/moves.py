@@ -1,6 +1,6 @@
 """Runs of memory that a depthwise convolution's backward adds up, and how numbers get there and back.
 
-`depthwise_layout.py` says where everything lies and lists the runs; `depthwise_passes.py` does the rest, and calls
+`layout.py` says where everything lies and lists the runs; `passes.py` does the rest, and calls
 these passes by their addresses, so that each is compiled once.
 """
 
@@ -21,7 +21,7 @@ from prproduct.kernels.pointers import (
     sum_of_pass,
 )
 
-# The integers by which passes know a layout (`depthwise_layout.layout`), the first five for each of three axes: places,
+# The integers by which passes know a layout (`layout.layout`), the first five for each of three axes: places,
 # windows, places in the padded plane (in one of its phases), stride, padding.
 AXES = 3
 SIZES, COUNTS, PADDED, STRIDES, PADDINGS = range(0, 5 * AXES, AXES)

@@ -1,4 +1,4 @@
-"""The gradients of a depthwise convolution by passes of its own, without the native backward: `depthwise_passes.py`."""
+"""The gradients of a depthwise convolution by passes of its own, without the native backward: `passes.py`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from prproduct.kernels.compiled import Phase, depthwise_moves, depthwise_passes, depthwise_split, stand_in, threads_for
 from prproduct.kernels.contractions import Convolution
 from prproduct.kernels.convolution_rule import ConvolutionRule, format_of
-from prproduct.kernels.depthwise_layout import AXES, images_together, layout
+from prproduct.kernels.depthwise.layout import AXES, images_together, layout
 from prproduct.kernels.programs import INPUTS, INVERSE_SIN, Program
 from prproduct.kernels.rules import Gradients, Loans, Vectors, WrittenPasses, float64_at
 
@@ -28,7 +28,7 @@ def is_depthwise(contraction: Convolution, input: Tensor, weight: Tensor, output
     """Whether the passes here serve: every channel is a group, in planes, or worth being laid out in planes."""
     if contraction.groups != input.shape[1] or contraction.groups == 1 or contraction.transposed:
         return False
-    return format_of(output) is torch.contiguous_format or weight[0].numel() >= _MANY_TAPS
+    return format_of(output) is torch.contiguous_format or math.prod(weight.shape[1:]) >= _MANY_TAPS
 
 
 class Passes(WrittenPasses):

@@ -1,0 +1,1 @@
+"""Depthwise convolutions: a backward of their own, plane by plane."""
