@@ -50,6 +50,7 @@ class Layer(NamedTuple):
     windows: int
     operations: int  # of one of its three products
     has_box_sums: bool
+    is_depthwise: bool  # compiled, it reads x, p and g and writes dX: as much as the native backward, which it replaces
 
     @classmethod
     def of(cls, case: Case) -> Layer:
@@ -62,7 +63,7 @@ class Layer(NamedTuple):
         windows = output.numel() // layer.weight.shape[0] * groups
         operations = 2 * output.numel() * layer.weight[0].numel()
         wide = isinstance(layer, nn.Conv2d) and max(layer.kernel_size) > 1
-        return cls(case.name, output.numel(), batch.numel(), windows, operations, wide)
+        return cls(case.name, output.numel(), batch.numel(), windows, operations, wide, groups > 1)
 
     def numbers(self, passes: Passes, box_sums: float = NUMBERS_OF_BOX_SUMS) -> float:
         """Moved beside the native backward."""
@@ -105,7 +106,7 @@ def bytes_table(layers: list[Layer]) -> list[str]:
         native = 3 * (layer.inputs + layer.outputs)
         numbers = [
             layer.numbers(LIMIT, 0),
-            layer.numbers(COMPILED, 0),
+            0 if layer.is_depthwise else layer.numbers(COMPILED, 0),
             layer.numbers(PLAIN),
             layer.numbers(FUSED, 0),
             native,
