@@ -246,7 +246,7 @@ class Phase(NamedTuple):
     unless: int = 0
 
 
-_STAND_IN = 48  # bits: more than any address has
+_STAND_IN = 56  # bits: more than any address has
 
 
 def stand_in(index: int) -> int:
