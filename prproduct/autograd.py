@@ -37,6 +37,7 @@ _NO_COMPILED_TRANSFORMS = (
 
 Memory = Literal["save", "recompute"]
 _NOTHING = torch.empty(0, device="cpu")
+_AS_IT_IS: AbstractContextManager[Any] = nullcontext()
 
 
 def apply(
@@ -201,7 +202,7 @@ def _backward(
 
 def without_autocast(device_type: str) -> AbstractContextManager[Any]:
     """Casts were made in forward: backward computes in the dtypes it is given."""
-    return torch.autocast(device_type, enabled=False) if _autocasts(device_type) else nullcontext()
+    return torch.autocast(device_type, enabled=False) if _autocasts(device_type) else _AS_IT_IS
 
 
 def cast_for_autocast(t: Tensor | None) -> Any:

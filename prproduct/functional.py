@@ -248,6 +248,8 @@ def _convolve_transposed(
 
 def _per_axis(setting: Any, dims: int) -> tuple[int, ...] | None:
     """One whole number for each axis, or None if that is not what `setting` says."""
+    if type(setting) is tuple and list(map(type, setting)) == [int] * dims:  # as layers give it
+        return setting
     values = setting if isinstance(setting, Sequence) and not isinstance(setting, str) else (setting,)
     try:
         numbers: tuple[Any, ...] = tuple(v if isinstance(v, (int, torch.SymInt)) else operator.index(v) for v in values)
