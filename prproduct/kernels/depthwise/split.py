@@ -86,7 +86,6 @@ def _split_at_once(
     rounded: Any,
     floor: Any,
     length: Any,
-    w_share: Any,
     one: Any,
     turned: Any,
     coefficient: Any,
@@ -109,7 +108,7 @@ def _split_at_once(
         direction = one / np.sqrt(sin_square if resolved else one)
         radial = (length - direction) * c * grad[k]
         turned[k] = grad[k] * direction
-        coefficient[k] = radial * w_share * inverse
+        coefficient[k] = radial * inverse
         along += radial * norm
         total += norm
     return along, total
@@ -123,7 +122,7 @@ GIVEN = 22
 def split_at_once(output: int, gradient: int, place: int, given: Any) -> None:
     """`split_strips` for programs without operations, of one D = 1/|sin θ| and one L for all: an eighth less time.
 
-    Only where a group has one kernel.
+    Only where a group has one kernel, which is its longest.
     """
     one = one_of(given)
     geometry, table = integers(given)[7], integers(given)[13]
@@ -150,7 +149,6 @@ def split_at_once(output: int, gradient: int, place: int, given: Any) -> None:
             of_weight[ROUNDED * vectors],
             at(plan[LIMITS], FLOOR, one)[0],
             length,
-            of_weight[WEIGHT_LENGTH * vectors],
             one,
             at(memory, layout[FOR_WEIGHT] + start, one),
             at(memory, layout[COEFFICIENTS] + start, one),
