@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from prproduct.kernels.compiler.entries import range_pass
+from prproduct.kernels.compiler.words import at, call, fill_eight, integers, one_of, part_of_pass, sum_of_pass
 from prproduct.kernels.convolution_passes import HALF, add_squares, extent, norms, sum_over_windows
 from prproduct.kernels.passes import (
     BLOCK,
@@ -39,7 +41,6 @@ from prproduct.kernels.passes import (
     prepare,
     turn,
 )
-from prproduct.kernels.pointers import at, call, fill_eight, integers, one_of, part_of_pass, range_pass, sum_of_pass
 from prproduct.kernels.programs import COS, INVERSE_SIN
 
 EIGHT = 8  # channels at a time, for which the compiler makes a vector of each

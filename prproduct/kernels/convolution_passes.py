@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from prproduct.kernels.compiler.entries import range_pass
+from prproduct.kernels.compiler.words import at, call, integers, one_of, part_of_pass
 from prproduct.kernels.passes import (
     CONSTANTS,
     DIRECTION,
@@ -41,7 +43,6 @@ from prproduct.kernels.passes import (
     turn,
     turn_and_sum,
 )
-from prproduct.kernels.pointers import at, call, integers, one_of, part_of_pass, range_pass
 from prproduct.kernels.programs import COS, INVERSE_SIN
 
 # The integers by which passes know where a convolution's windows lie (`convolution_rule._geometry`), the first six for

@@ -1,4 +1,4 @@
-"""The passes over memory of a backward, compiled by Numba for the CPU; `rules.py` calls them.
+"""The passes over memory of a backward, compiled for the CPU; `rules.py` calls them.
 
 The main ones read the output and its gradient once and write D∘g once. All between is done on a strip of pairs that
 fits into the cache: their angles, the operations of the product's program (`programs.py`) one after the other, and the
@@ -7,7 +7,7 @@ sums from which the corrections are made.
     rows:    pairs[n, g, j]      linear layers and channels_last; along a strip the weight vector changes
     planes:  pairs[n, g, j, s]   convolutions (`convolution_passes.py`); along a strip the window changes
 
-Memory is given by addresses (`pointers.py`). Every pass takes a range, so that threads can share it out; only the order
+Memory is given by addresses (`compiler/`). Every pass takes a range, so that threads can share it out; only the order
 in which `by_weight` is added up depends on how many there are.
 
 The first backward on a machine waits for the compiler. Numba optimizes a function again with everything that calls it,
@@ -22,14 +22,14 @@ from typing import Any
 import numpy as np
 
 from prproduct.kernels import programs
-from prproduct.kernels.pointers import (
+from prproduct.kernels.compiler.entries import range_pass
+from prproduct.kernels.compiler.words import (
     at,
     call,
     each,
     integers,
     one_of,
     part_of_pass,
-    range_pass,
     rounded_to,
     sum_of_pass,
 )

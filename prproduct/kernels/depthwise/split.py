@@ -9,6 +9,15 @@ from typing import Any
 
 import numpy as np
 
+from prproduct.kernels.compiler.entries import range_pass
+from prproduct.kernels.compiler.words import (
+    at,
+    call,
+    integers,
+    one_of,
+    rounded_to,
+    sum_of_pass,
+)
 from prproduct.kernels.depthwise.moves import (
     BY_INPUT,
     CHUNK,
@@ -46,15 +55,6 @@ from prproduct.kernels.passes import (
     prepare,
     turn,
     turn_and_sum,
-)
-from prproduct.kernels.pointers import (
-    at,
-    call,
-    integers,
-    one_of,
-    range_pass,
-    rounded_to,
-    sum_of_pass,
 )
 from prproduct.kernels.programs import (
     COS,
