@@ -21,14 +21,18 @@ import llvmlite
 from llvmlite import binding
 
 _lock = threading.RLock()  # backward may run in several threads at once
+_engines: list[Any] = []  # that hold the functions
+_PACKAGE = __name__.partition(".")[0]
 
 
 def address_of(name: str, code: Callable[[], str]) -> int:
     """Of the function of this name, from disk or compiled now from its intermediate code."""
     with _lock:
-        engine = _engine()
-        engine.add_object_file(binding.ObjectFileRef.from_data(_kept(name) or _keep(name, _compiled(code()))))
+        machine_code = _kept(name) or _keep(name, _compiled(code()))
+        engine = binding.create_mcjit_compiler(binding.parse_assembly(""), _target())
+        engine.add_object_file(binding.ObjectFileRef.from_data(machine_code))
         engine.finalize_object()
+        _engines.append(engine)
         return int(engine.get_function_address(name))
 
 
@@ -39,13 +43,6 @@ def _target() -> Any:
     target = binding.Target.from_default_triple()
     features = binding.get_host_cpu_features().flatten()
     return target.create_target_machine(binding.get_host_cpu_name(), features, opt=3, jit=True)
-
-
-@functools.cache
-def _engine() -> Any:
-    empty = binding.parse_assembly("")
-    empty.triple = _target().triple
-    return binding.create_mcjit_compiler(empty, _target())
 
 
 def _compiled(code: str) -> bytes:
@@ -81,6 +78,7 @@ _CHECKSUM = hashlib.sha256().digest_size
 
 
 def _kept(name: str) -> bytes | None:
+    """What is on disk, if it is whole."""
     try:
         found = (_folder() / f"{name}.o").read_bytes()
     except (OSError, RuntimeError):  # nothing there, or no home
@@ -89,6 +87,9 @@ def _kept(name: str) -> bytes | None:
 
 
 def _keep(name: str, machine_code: bytes) -> bytes:
+    """Write it to disk if we can, and if it is of our sources: others may change."""
+    if not name.startswith(f"{_PACKAGE}."):
+        return machine_code
     with contextlib.suppress(OSError, RuntimeError):
         _folder().mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=_folder(), delete=False) as file:

@@ -184,7 +184,7 @@ class _Translator(Expressions):
         self.builder.position_at_end(end)
 
     def give_back(self, value: Any) -> None:
-        if value is None:
+        if value is None and isinstance(self.into.ftype.return_type, ir.VoidType):
             self.builder.ret_void()
             return
         result = tuple(map(typed, value)) if isinstance(value, tuple) else typed(value)
