@@ -243,11 +243,21 @@ def keyword(first, last, share, given):
     first = max(first, last, key=None)
 
 
-@part_of_pass
+@part_of_pass  # noqa: RET503
 def half(a):
     """Something, or nothing."""
     if a > 0:
         return a
+
+
+@part_of_pass
+def either(a):
+    """Something, or nothing, or something else."""
+    if a > 1:
+        return None
+    if a > 0:
+        return a
+    return 1.0 * a
 
 
 def halved(first, last, share, given):
