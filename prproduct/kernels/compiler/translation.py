@@ -131,6 +131,8 @@ class _Translator(Expressions):
                     self.assign(each, number)
             case ast.Subscript(memory, index):
                 store(self.builder, value, self.expression(memory), self.expression(index))
+            case ast.Name("_"):
+                pass
             case ast.Name(name) if isinstance(value, tuple | Integers | Given) and name not in self.variables:
                 self.tuples[name] = value
             case ast.Name(name) if name not in self.tuples:
