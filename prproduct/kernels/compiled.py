@@ -2,8 +2,7 @@
 
 They take float32 and float64 on the CPU, in eager mode, while no graph is built; elsewhere plain torch does the same.
 They release the GIL and run on torch's own threads, asked for through its OpenMP, or where that is not found and in
-forked children on a small pool of ours. Numba's own layers change torch's thread count, kill forked children, or abort
-when two threads enter them.
+forked children on a small pool of ours.
 """
 
 from __future__ import annotations

@@ -20,9 +20,19 @@ from typing import Any
 import llvmlite
 from llvmlite import binding
 
-_lock = threading.RLock()  # backward may run in several threads at once
+_lock = threading.Lock()  # backward may run in several threads at once
 _engines: list[Any] = []  # that hold the functions
 _PACKAGE = __name__.partition(".")[0]
+
+
+def _renew_lock() -> None:
+    """A forked child has it as it was, and not the thread that held it."""
+    global _lock
+    _lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_lock)
 
 
 def address_of(name: str, code: Callable[[], str]) -> int:
