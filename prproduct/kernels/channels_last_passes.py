@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from prproduct.kernels.compiler.entries import range_pass
+from prproduct.kernels.compiler.words import at, fill_eight, integers, one_of, part_of_pass, sum_of_pass
 from prproduct.kernels.convolution_passes import HALF, add_squares, extent, norms, sum_over_windows
 from prproduct.kernels.passes import (
     BLOCK,
-    CONSTANTS,
     DIRECTION,
     FIELDS,
     FLOOR,
@@ -25,9 +26,7 @@ from prproduct.kernels.passes import (
     OFFSET,
     REGISTERS,
     ROUNDED,
-    RUN,
     SAME,
-    SPARE_REGISTERS,
     STRIP,
     WEIGHT_HALF,
     WEIGHT_INVERSE,
@@ -35,11 +34,10 @@ from prproduct.kernels.passes import (
     WEIGHT_VALUE,
     WRITES,
     angles,
-    fill,
     prepare,
+    run_program,
     turn,
 )
-from prproduct.kernels.pointers import at, call, fill_eight, integers, one_of, part_of_pass, range_pass, sum_of_pass
 from prproduct.kernels.programs import COS, INVERSE_SIN
 
 EIGHT = 8  # channels at a time, for which the compiler makes a vector of each
@@ -123,7 +121,6 @@ def split_last(first: int, last: int, share: int, given: Any) -> None:
     places, windows = extent(geometry, transposed)
     vectors, all_windows = groups * channels, windows * groups
     span = STRIP // vectors * vectors if vectors <= STRIP else vectors
-    registers = at(work, share * (plan[REGISTERS] + SPARE_REGISTERS) * STRIP, one)
     source = at(memory, share * (2 * half + 3 * all_windows), one)
     norm = at(source, 2 * half, one)
     reciprocal, by_input = at(norm, all_windows, one), at(norm, 2 * all_windows, one)
@@ -134,7 +131,7 @@ def split_last(first: int, last: int, share: int, given: Any) -> None:
             tile[field * span + k] = at(table, field * vectors + k % vectors, one)[0]
     for k in range(span):
         partial[k] = one - one
-    prepare(registers, plan[REGISTERS], plan[CONSTANTS], one)
+    registers = prepare(work, share, program, one)
     cos, inverse = at(registers, COS * STRIP, one), at(registers, INVERSE_SIN * STRIP, one)
     weight_half, input_half = at(program, WEIGHT_HALF, np.int64(0)), at(program, INPUT_HALF, np.int64(0))
     w_length, w_direction = (
@@ -184,9 +181,7 @@ def split_last(first: int, last: int, share: int, given: Any) -> None:
                     cos,
                     inverse,
                 )
-                if plan[RUN]:
-                    fill(count, at(of_weight, WEIGHT_VALUE * span, one), x_norm, one, registers)
-                    call(plan[RUN], 0, count, registers, program)
+                run_program(count, program, registers, at(of_weight, WEIGHT_VALUE * span, one), x_norm, one)
                 lengths, summed = at(of_weight, WEIGHT_LENGTH * span, one), at(partial, of_tile, one)
                 if weight_half[HAS_SUMS]:
                     _radial(count, grad, w_length, w_direction, cos, x_norm, lengths, summed, of_x)

@@ -2,8 +2,7 @@
 
 They take float32 and float64 on the CPU, in eager mode, while no graph is built; elsewhere plain torch does the same.
 They release the GIL and run on torch's own threads, asked for through its OpenMP, or where that is not found and in
-forked children on a small pool of ours. Numba's own layers change torch's thread count, kill forked children, or abort
-when two threads enter them.
+forked children on a small pool of ours.
 """
 
 from __future__ import annotations
@@ -34,22 +33,20 @@ _DTYPES = {torch.float32, torch.float64}
 
 @functools.cache
 def passes() -> Any:
-    """The kernels, loaded when first needed; None on platforms that Numba does not know."""
+    """The kernels, loaded when first needed; None on platforms that have no LLVM."""
     try:
-        import numba
-
         from prproduct.kernels import passes
     except ImportError:
         return None
-    return None if getattr(numba.config, "DISABLE_JIT", False) else passes
+    return passes
 
 
 @functools.cache
-def pointers() -> Any:
-    """What passes are made of."""
-    from prproduct.kernels import pointers
+def conductor() -> Any:
+    """What runs them one after the other."""
+    from prproduct.kernels.compiler.entries import Conductor
 
-    return pointers
+    return Conductor()
 
 
 @functools.cache
@@ -232,7 +229,7 @@ os.register_at_fork(after_in_child=_forget_threads)
 
 
 class Phase(NamedTuple):
-    """A pass (`pointers.Entry`) over a range, with its integers.
+    """A pass (`compiler.entries.Entry`) over a range, with its integers.
 
     A share of it begins when its thread is done with the pass before, or if it `waits`, when all are. It is left out,
     with all that follow, if the float64 at the address `unless` is not 0 then.
@@ -285,11 +282,11 @@ class Score:
             return
         parallel, number, count, barrier = runtime
         packed = self.pack(number, count, barrier, threads, len(self.kernels), *numbers)
-        conductor = pointers().conductor()
+        leader = conductor()
         if parallel is None:
-            conductor.call(packed)
+            leader.call(packed)
         else:
-            parallel(conductor.address, packed, threads, 0)
+            parallel(leader.address, packed, threads, 0)
 
 
 _ROW = 6  # integers in the conductor's table for each pass
@@ -307,7 +304,7 @@ def share_out(kernel: Any, threads: int, first: int, last: int, *integers: int) 
 
 
 def _on_our_pool(threads: int, kernels: Sequence[Any], numbers: Sequence[int]) -> None:
-    """What `pointers._conduct` does, for passes and numbers of a score."""
+    """What `entries._conduct` does, for passes and numbers of a score."""
     global _pool
     if _pool is None:
         _pool = ThreadPoolExecutor(max_workers=os.cpu_count(), thread_name_prefix="prproduct")
@@ -341,7 +338,8 @@ def lstm_step(input_gates: Tensor, hidden_gates: Tensor, cell: Tensor) -> tuple[
     tensors = [_by_rows(t) for t in (input_gates, hidden_gates, cell)]
     where = itertools.chain.from_iterable((t.data_ptr(), t.stride(0)) for t in tensors)
     threads = threads_for(input_gates.numel(), rows)
-    share_out(lstm().step[4], threads, 0, rows, rows, hidden, *where, results.data_ptr())
+    work = cell.new_empty(threads * lstm().WORK * hidden)
+    share_out(lstm().step[4], threads, 0, rows, rows, hidden, *where, results.data_ptr(), work.data_ptr())
     return results.unbind()
 
 

@@ -14,35 +14,22 @@ from typing import Any
 
 import numpy as np
 
+from prproduct.kernels.compiler.entries import range_pass
+from prproduct.kernels.compiler.words import at, call, integers, one_of, part_of_pass
 from prproduct.kernels.passes import (
-    CONSTANTS,
-    DIRECTION,
-    FLOOR,
-    HAS_SUMS,
-    INPUT_HALF,
-    LENGTH,
-    LIMITS,
     OFFSET,
     REGISTERS,
     ROUNDED,
-    RUN,
     SAME,
-    SPARE_REGISTERS,
     STRIP,
-    WEIGHT_HALF,
     WEIGHT_INVERSE,
     WEIGHT_LENGTH,
     WEIGHT_VALUE,
-    WRITES,
-    angles,
-    fill,
     prepare,
+    split_strip,
     square_sum,
     turn,
-    turn_and_sum,
 )
-from prproduct.kernels.pointers import at, call, integers, one_of, part_of_pass, range_pass
-from prproduct.kernels.programs import COS, INVERSE_SIN
 
 # The integers by which passes know where a convolution's windows lie (`convolution_rule._geometry`), the first six for
 # each of the axes: places, windows, kernel, stride, padding, dilation; how many axes are not trivial; how far apart the
@@ -177,26 +164,14 @@ def split_planes(first: int, last: int, share: int, given: Any) -> None:
     ]
     table, by_weight, coefficients, work, memory, program = integers(given)[10:]
     plan, half = at(program, 0, np.int64(0)), at(geometry, 0, np.int64(0))[HALF]
-    floor = at(plan[LIMITS], FLOOR, one)[0]
     places, windows = extent(geometry, transposed)
     vectors = groups * channels
-    registers = at(work, share * (plan[REGISTERS] + SPARE_REGISTERS) * STRIP, one)
     source = at(memory, share * (2 * half + 3 * windows), one)
     norm = at(source, 2 * half, one)
     reciprocal, by_input = at(norm, windows, one), at(norm, 2 * windows, one)
     totals = at(by_weight, share * vectors, 1.0)
-    prepare(registers, plan[REGISTERS], plan[CONSTANTS], one)
-    cos, inverse = at(registers, COS * STRIP, one), at(registers, INVERSE_SIN * STRIP, one)
-    weight_half, input_half = at(program, WEIGHT_HALF, np.int64(0)), at(program, INPUT_HALF, np.int64(0))
-    w_length, w_direction = (
-        at(registers, weight_half[LENGTH] * STRIP, one),
-        at(registers, weight_half[DIRECTION] * STRIP, one),
-    )
-    x_length, x_direction = (
-        at(registers, input_half[LENGTH] * STRIP, one),
-        at(registers, input_half[DIRECTION] * STRIP, one),
-    )
-    unread, aside = at(registers, plan[REGISTERS] * STRIP, one), at(registers, (plan[REGISTERS] + 1) * STRIP, one)
+    registers = prepare(work, share, program, one)
+    unread = at(registers, plan[REGISTERS] * STRIP, one)
     for unit in range(first, last):
         for k in range(places):
             source[k] = one - one
@@ -207,42 +182,33 @@ def split_planes(first: int, last: int, share: int, given: Any) -> None:
             by_input[k] = one - one
         for j in range(channels):
             vector = unit % groups * channels + j
-            of_weight = at(table, vector, one)
-            offset, rounded, w_norm = (
-                of_weight[OFFSET * vectors],
-                of_weight[ROUNDED * vectors],
-                of_weight[WEIGHT_VALUE * vectors],
-            )
-            w_inverse, w_share = of_weight[WEIGHT_INVERSE * vectors], of_weight[WEIGHT_LENGTH * vectors]
+            of_vector = at(table, vector, one)
             for start in range(0, windows, STRIP):
-                count = STRIP if windows - start > STRIP else windows - start
-                here = (unit * channels + j) * windows + start
-                grad, x_norm = at(gradient, here, one), at(norm, start, one)
-                x_inverse, x_total = at(reciprocal, start, one), at(by_input, start, one)
-                angles(count, at(output, here, one), offset, w_inverse, x_inverse, rounded, floor, one, cos, inverse)
-                if plan[RUN]:
-                    fill(count, w_norm, x_norm, one, registers)
-                    call(plan[RUN], 0, count, registers, program)
-                turned = at(for_weight, here, one) if weight_half[WRITES] else aside
-                if weight_half[HAS_SUMS]:
-                    summed = x_total if plan[SAME] else unread
-                    totals[vector] += turn_and_sum(
-                        count, grad, w_length, w_direction, cos, w_share, x_norm, one, summed, turned
-                    )
-                elif weight_half[WRITES]:
-                    turn(count, grad, w_direction, turned)
-                if not plan[SAME]:
-                    turned = at(for_input, here, one) if input_half[WRITES] else aside
-                    if input_half[HAS_SUMS]:
-                        turn_and_sum(count, grad, x_length, x_direction, cos, w_share, x_norm, one, x_total, turned)
-                    elif input_half[WRITES]:
-                        turn(count, grad, x_direction, turned)
-        for k in range(windows):
-            source[k] = by_input[k] * reciprocal[k]
-        result, target = (
-            sum_over_windows(transposed, 1, geometry, source, one),
-            at(coefficients, unit * places, one),
-        )
+                here, of_windows = (unit * channels + j) * windows + start, at(by_input, start, one)
+                of_weight, _ = split_strip(
+                    STRIP if windows - start > STRIP else windows - start,
+                    program,
+                    registers,
+                    one,
+                    at(output, here, one),
+                    at(gradient, here, one),
+                    of_vector[OFFSET * vectors],
+                    of_vector[ROUNDED * vectors],
+                    of_vector[WEIGHT_VALUE * vectors],
+                    of_vector[WEIGHT_INVERSE * vectors],
+                    at(norm, start, one),
+                    at(reciprocal, start, one),
+                    of_vector[WEIGHT_LENGTH * vectors],
+                    at(norm, start, one),
+                    of_windows if plan[SAME] else unread,
+                    of_windows,
+                    at(for_weight, here, one),
+                    at(for_input, here, one),
+                    0,
+                )
+                totals[vector] += of_weight
+        turn(windows, by_input, reciprocal, source)
+        result, target = sum_over_windows(transposed, 1, geometry, source, one), at(coefficients, unit * places, one)
         for k in range(places):
             target[k] = result[k]
 

@@ -1,4 +1,4 @@
-"""The passes over memory of a backward, compiled by Numba for the CPU; `rules.py` calls them.
+"""The passes over memory of a backward, compiled for the CPU; `rules.py` calls them.
 
 The main ones read the output and its gradient once and write D∘g once. All between is done on a strip of pairs that
 fits into the cache: their angles, the operations of the product's program (`programs.py`) one after the other, and the
@@ -7,12 +7,11 @@ sums from which the corrections are made.
     rows:    pairs[n, g, j]      linear layers and channels_last; along a strip the weight vector changes
     planes:  pairs[n, g, j, s]   convolutions (`convolution_passes.py`); along a strip the window changes
 
-Memory is given by addresses (`pointers.py`). Every pass takes a range, so that threads can share it out; only the order
+Memory is given by addresses (`compiler/`). Every pass takes a range, so that threads can share it out; only the order
 in which `by_weight` is added up depends on how many there are.
 
-The first backward on a machine waits for the compiler. Numba optimizes a function again with everything that calls it,
-so passes are flat, and what only some products need (`run`) is compiled by itself and called by its address. For the
-same reason rows and planes each write out what they do with a strip.
+The first backward on a machine waits for the compiler: what only some products need (`run`) is compiled by itself, and
+called by its address.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ from typing import Any
 import numpy as np
 
 from prproduct.kernels import programs
-from prproduct.kernels.pointers import (
+from prproduct.kernels.compiler.entries import range_pass
+from prproduct.kernels.compiler.words import (
     at,
     call,
     each,
     integers,
     one_of,
     part_of_pass,
-    range_pass,
     rounded_to,
     sum_of_pass,
 )
@@ -44,6 +43,7 @@ OFFSET, WEIGHT_INVERSE, ROUNDED, WEIGHT_VALUE, WEIGHT_LENGTH, FIELDS = range(6)
 # The integers by which passes know a product's program (`rules.plan_of`).
 REGISTERS, OPERATIONS, STEPS, CONSTANTS, LIMITS, RUN, ASKS_FOR_SIN, SAME = range(8)
 WEIGHT_HALF, INPUT_HALF, PLAN = 8, 12, 16
+PER_HALF = INPUT_HALF - WEIGHT_HALF
 SPARE_REGISTERS = 4  # for the passes themselves
 LENGTH, DIRECTION, WRITES, HAS_SUMS = range(4)  # of a half: registers of L and D, whether to write D∘g and to take sums
 
@@ -185,12 +185,78 @@ def turn_and_sum(
 
 
 @part_of_pass
-def prepare(registers: Any, count: int, constants: int, one: Any) -> None:
-    """Fill the registers with the program's constants; two behind them will be written to and never read."""
-    values = at(constants, 0, 1.0)
-    for register in range(count):
+def prepare(work: int, share: int, program: int, one: Any) -> Any:
+    """The registers of a share, filled with the program's constants; those behind will be written to and never read."""
+    plan = at(program, 0, np.int64(0))
+    registers = at(work, share * (plan[REGISTERS] + SPARE_REGISTERS) * STRIP, one)
+    values = at(plan[CONSTANTS], 0, 1.0)
+    for register in range(plan[REGISTERS]):
         for k in range(STRIP):
-            registers[register * STRIP + k] = one * values[register]
+            registers[register * STRIP + k] = rounded_to(one, values[register])
+    return registers
+
+
+@part_of_pass
+def run_program(count: int, program: int, registers: Any, weight_norm: Any, input_norm: Any, one: Any) -> None:
+    """What the program does with the angles, if it does anything."""
+    address = at(program, RUN, np.int64(0))[0]
+    if address:
+        fill(count, weight_norm, input_norm, one, registers)
+        call(address, 0, count, registers, program)
+
+
+@part_of_pass
+def split_strip(
+    count: int,
+    program: int,
+    registers: Any,
+    one: Any,
+    output: Any,
+    gradient: Any,
+    offset: Any,
+    rounded: Any,
+    weight_norm: Any,
+    weight_inverse: Any,
+    input_norm: Any,
+    input_inverse: Any,
+    factor: Any,
+    factors: Any,
+    weight_totals: Any,
+    input_totals: Any,
+    for_weight: Any,
+    for_input: Any,
+    in_place: int,
+) -> Any:
+    """`splitting.split` of a strip: two sums, of ∂/∂w and ∂/∂x, and their totals.
+
+    What is known of vectors is a number where the strip has one of them, and else a pointer. With `in_place`,
+    `for_weight` is where the gradient is.
+    """
+    plan = at(program, 0, np.int64(0))
+    halves = at(plan, WEIGHT_HALF, np.int64(0))
+    cos, inverse = at(registers, COS * STRIP, one), at(registers, INVERSE_SIN * STRIP, one)
+    floor, aside = at(plan[LIMITS], FLOOR, one)[0], at(registers, (plan[REGISTERS] + 1) * STRIP, one)
+    angles(count, output, offset, weight_inverse, input_inverse, rounded, floor, one, cos, inverse)
+    run_program(count, program, registers, weight_norm, input_norm, one)
+    of_weight = of_input = one - one
+    for half in range(1 if plan[SAME] else 2):
+        of_input = one - one
+        length = at(registers, halves[half * PER_HALF + LENGTH] * STRIP, one)
+        direction = at(registers, halves[half * PER_HALF + DIRECTION] * STRIP, one)
+        writes, sums = halves[half * PER_HALF + WRITES], halves[half * PER_HALF + HAS_SUMS]
+        turned, totals = for_input if half else for_weight, input_totals if half else weight_totals
+        # The compiler vectorizes no loop that writes what it reads.
+        turned = turned if writes and (half or not in_place) else aside
+        if sums:
+            of_input = turn_and_sum(count, gradient, length, direction, cos, factor, factors, one, totals, turned)
+        elif writes:
+            turn(count, gradient, direction, turned)
+        if not half:
+            of_weight = of_input
+            if writes and in_place:
+                for k in range(count):
+                    gradient[k] = aside[k]
+    return of_weight, of_input
 
 
 @range_pass(14)
@@ -201,64 +267,42 @@ def split_rows(first: int, last: int, share: int, given: Any) -> None:
         integers(given)[:11]
     )
     work, partial_sums, program = integers(given)[11:]
-    plan = at(program, 0, np.int64(0))
-    floor = at(plan[LIMITS], FLOOR, one)[0]
     vectors = groups * channels
-    registers = at(work, share * (plan[REGISTERS] + SPARE_REGISTERS) * STRIP, one)
-    partial = at(partial_sums, share * vectors, one)
-    prepare(registers, plan[REGISTERS], plan[CONSTANTS], one)
-    cos, inverse = at(registers, COS * STRIP, one), at(registers, INVERSE_SIN * STRIP, one)
-    weight_half, input_half = at(program, WEIGHT_HALF, np.int64(0)), at(program, INPUT_HALF, np.int64(0))
-    w_length, w_direction = (
-        at(registers, weight_half[LENGTH] * STRIP, one),
-        at(registers, weight_half[DIRECTION] * STRIP, one),
-    )
-    x_length, x_direction = (
-        at(registers, input_half[LENGTH] * STRIP, one),
-        at(registers, input_half[DIRECTION] * STRIP, one),
-    )
-    unread, aside = at(registers, plan[REGISTERS] * STRIP, one), at(registers, (plan[REGISTERS] + 1) * STRIP, one)
-    in_place = for_weight == gradient  # the compiler vectorizes no loop that writes what it reads
+    registers, partial = prepare(work, share, program, one), at(partial_sums, share * vectors, one)
+    unread = at(registers, at(program, REGISTERS, np.int64(0))[0] * STRIP, one)
+    in_place = 1 if for_weight == gradient else 0
     norm_of, inverse_of, sum_of = at(norms, 0, one), at(inverse_norms, 0, one), at(by_input, 0, 1.0)
     totals = at(by_weight, share * vectors, 1.0)
     for k in range(vectors):
         partial[k] = one - one
     for n in range(first, last):
         for row in range(n * groups, (n + 1) * groups):
-            x_norm, x_inverse, total = norm_of[row], inverse_of[row], 0.0
+            total = 0.0
             for start in range(0, channels, STRIP):
-                count = STRIP if channels - start > STRIP else channels - start
                 here, vector = row * channels + start, row % groups * channels + start
                 of_weight = at(table, vector, one)
-                offset, lengths = at(of_weight, OFFSET * vectors, one), at(of_weight, WEIGHT_LENGTH * vectors, one)
-                w_inverse, rounded = at(of_weight, WEIGHT_INVERSE * vectors, one), at(of_weight, ROUNDED * vectors, one)
-                grad = at(gradient, here, one)
-                angles(count, at(output, here, one), offset, w_inverse, x_inverse, rounded, floor, one, cos, inverse)
-                if plan[RUN]:
-                    fill(count, at(of_weight, WEIGHT_VALUE * vectors, one), x_norm, one, registers)
-                    call(plan[RUN], 0, count, registers, program)
-                sum_of_strip = one - one
-                turned = aside if in_place or not weight_half[WRITES] else at(for_weight, here, one)
-                summed = at(partial, vector, one)
-                if weight_half[HAS_SUMS]:
-                    sum_of_strip = turn_and_sum(
-                        count, grad, w_length, w_direction, cos, x_norm, lengths, one, summed, turned
-                    )
-                elif weight_half[WRITES]:
-                    turn(count, grad, w_direction, turned)
-                if in_place and weight_half[WRITES]:
-                    for k in range(count):
-                        grad[k] = aside[k]
-                if not plan[SAME]:
-                    sum_of_strip = one - one
-                    turned = at(for_input, here, one) if input_half[WRITES] else aside
-                    if input_half[HAS_SUMS]:
-                        sum_of_strip = turn_and_sum(
-                            count, grad, x_length, x_direction, cos, x_norm, lengths, one, unread, turned
-                        )
-                    elif input_half[WRITES]:
-                        turn(count, grad, x_direction, turned)
-                total += sum_of_strip
+                _, of_input = split_strip(
+                    STRIP if channels - start > STRIP else channels - start,
+                    program,
+                    registers,
+                    one,
+                    at(output, here, one),
+                    at(gradient, here, one),
+                    at(of_weight, OFFSET * vectors, one),
+                    at(of_weight, ROUNDED * vectors, one),
+                    at(of_weight, WEIGHT_VALUE * vectors, one),
+                    at(of_weight, WEIGHT_INVERSE * vectors, one),
+                    norm_of[row],
+                    inverse_of[row],
+                    norm_of[row],
+                    at(of_weight, WEIGHT_LENGTH * vectors, one),
+                    at(partial, vector, one),
+                    unread,
+                    at(for_weight, here, one),
+                    at(for_input, here, one),
+                    in_place,
+                )
+                total += of_input
             sum_of[row] = total
         if (n - first) % BLOCK == BLOCK - 1 or n == last - 1:
             for k in range(vectors):

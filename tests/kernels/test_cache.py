@@ -1,4 +1,4 @@
-"""The compiled code on disk: kept for the next process, by many at once, and where the package cannot be written to."""
+"""The compiled code on disk: kept for the next process, by many at once, and never trusted when it is not whole."""
 
 import os
 import shutil
@@ -8,27 +8,35 @@ from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).parents[2] / "prproduct"
-# One small pass, told whether its code was found or compiled.
+COMPILER = Path(__file__).parents[2] / "prproduct" / "kernels" / "compiler"
+# A module of the package, without torch, whose import takes longest.
+DOUBLE = """
+from prproduct.kernels.compiler.entries import range_pass
+from prproduct.kernels.compiler.words import at, integers, one_of
+
+@range_pass(1)
+def double(first, last, share, given):
+    (address,) = integers(given)
+    for k in range(first, last):
+        at(address, k, one_of(given))[0] *= 2.0
+"""
+# It is run, and told whether its code was found or compiled.
 SCRIPT = """
 import numpy as np
-from prproduct.kernels import passes
-x, norms, inverses = np.full((3, 4), 2.0), np.empty(3), np.empty(3)
-addresses = (a.ctypes.data for a in (x, norms, inverses))
-norms_of_vectors = passes.norms_of_vectors[8]
-norms_of_vectors.call(0, 3, 0, norms_of_vectors.pack(3, 1, 4, 0, 4, 0, *addresses, 0))
-assert norms.tolist() == [4.0] * 3, norms
-print("found" if norms_of_vectors.compiled.cache_hits else "compiled")
+from prproduct.kernels.compiler import machine_code
+from prproduct.kernels.doubling import double
+compiled, compile = [], machine_code._compiled
+machine_code._compiled = lambda code: compiled.append(code) or compile(code)
+x = np.ones(3)
+double[8].call(1, 3, 0, double[8].pack(x.ctypes.data))
+assert x.tolist() == [1.0, 2.0, 2.0], x
+print("compiled" if compiled else "found")
 """
 
 
-def start(site, home):
-    environment = {
-        "PATH": os.environ["PATH"],
-        "PYTHONPATH": str(site),
-        "HOME": str(home),
-        "PYTHONDONTWRITEBYTECODE": "1",
-    }
+def start(site, home, **more):
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(site), "HOME": str(home), **more}
+    environment["PYTHONDONTWRITEBYTECODE"] = "1"
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     return subprocess.Popen([sys.executable, "-c", SCRIPT], env=environment, cwd=site, **pipes)
 
@@ -41,9 +49,13 @@ def result_of(process):
 
 @pytest.fixture
 def installed(tmp_path):
-    """A copy of the package, without what was compiled before."""
+    """A package with the compiler and one pass."""
     site = tmp_path / "site"
-    shutil.copytree(PACKAGE, site / "prproduct", ignore=shutil.ignore_patterns("__pycache__"))
+    kernels = site / "prproduct" / "kernels"
+    shutil.copytree(COMPILER, kernels / "compiler", ignore=shutil.ignore_patterns("__pycache__"))
+    for package in (kernels.parent, kernels):
+        (package / "__init__.py").touch()
+    (kernels / "doubling.py").write_text(DOUBLE)
     return site
 
 
@@ -53,16 +65,42 @@ def test_several_processes_at_once_then_one_that_finds_it(installed, tmp_path):
     assert result_of(start(installed, tmp_path)) == "found"
 
 
-def test_a_read_only_install_keeps_it_in_the_users_cache(installed, tmp_path):
-    (installed / "prproduct" / "kernels" / "__pycache__").write_text("not a folder, so nothing can be written beside")
+def kept_in(folder):
+    return sorted(path.name for path in folder.rglob("*.*"))
+
+
+def test_it_is_kept_in_the_users_cache_and_nothing_beside_it(installed, tmp_path):
     home = tmp_path / "home"
-    home.mkdir()
+    before = sorted(installed.rglob("*"))
     assert result_of(start(installed, home)) == "compiled"
+    assert kept_in(home / ".cache" / "prproduct") == ["prproduct.kernels.doubling.double_64.o"]
+    assert sorted(installed.rglob("*")) == before
     assert result_of(start(installed, home)) == "found"
-    assert list(home.rglob("*.nbi"))
+
+
+@pytest.mark.parametrize("variable", ["PRPRODUCT_CACHE", "XDG_CACHE_HOME"])
+def test_another_place_may_be_named(installed, tmp_path, variable):
+    chosen = tmp_path / "chosen"
+    for expected in ("compiled", "found"):
+        assert result_of(start(installed, "/dev/null", **{variable: str(chosen)})) == expected
+    assert len(kept_in(chosen)) == 1
 
 
 def test_without_any_place_to_write_it_is_compiled_each_time(installed):
-    (installed / "prproduct" / "kernels" / "__pycache__").write_text("not a folder")
     for _ in range(2):
         assert result_of(start(installed, "/dev/null")) == "compiled"
+
+
+@pytest.mark.parametrize("damage", [lambda code: code[:-7], lambda code: b"", lambda code: code[:-1] + b"?"])
+def test_a_damaged_file_is_compiled_anew_and_mended(installed, tmp_path, damage):
+    assert result_of(start(installed, tmp_path)) == "compiled"
+    (file,) = (tmp_path / ".cache").rglob("*.o")
+    file.write_bytes(damage(file.read_bytes()))
+    assert [result_of(start(installed, tmp_path)) for _ in range(2)] == ["compiled", "found"]
+
+
+def test_changed_sources_are_compiled_anew(installed, tmp_path):
+    assert result_of(start(installed, tmp_path)) == "compiled"
+    source = installed / "prproduct" / "kernels" / "doubling.py"
+    source.write_text(source.read_text() + "# changed\n")
+    assert result_of(start(installed, tmp_path)) == "compiled"

@@ -8,7 +8,6 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-import numba
 import pytest
 import torch
 from compare import relative_error
@@ -16,7 +15,7 @@ from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import prproduct as pr
-from prproduct.kernels import compiled, linear_rule, pointers, rules
+from prproduct.kernels import compiled, linear_rule, rules
 from prproduct.kernels.choice import gradient_rule
 from prproduct.kernels.contractions import Linear
 from prproduct.kernels.pairs import floor_of_sin_square
@@ -364,7 +363,7 @@ def test_a_team_smaller_than_asked_for_does_all_the_work(scale, threads, monkeyp
     monkeypatch.setattr(linear_rule, "threads_for", lambda numbers, pieces: 3)
     by_three = torch.autograd.grad(y, (x, w), torch.ones_like(y), retain_graph=True)
     told = (ctypes.cast(f, ctypes.c_void_p).value for f in (ALONE, ONE, ALONE))
-    lonely = (lambda address, packed, *rest: compiled.pointers().conductor().call(packed), *told)
+    lonely = (lambda address, packed, *rest: compiled.conductor().call(packed), *told)
     monkeypatch.setattr(compiled, "openmp", lambda: lonely)
     alone = torch.autograd.grad(y, (x, w), torch.ones_like(y))
     assert all(torch.equal(a, b) for a, b in zip(by_three, alone, strict=True))
@@ -472,36 +471,13 @@ def test_recurrent_layers_equal_plain_torch(kind, product):
     assert_equal_to_rounding(got, expected, torch.float64)
 
 
-def test_without_numba_plain_torch_serves(monkeypatch, passes_run):
+def test_without_llvm_plain_torch_serves(monkeypatch, passes_run):
     with_passes = step()
     assert passes_run
     passes_run.clear()
     monkeypatch.setattr(compiled, "passes", lambda: None)
     torch.testing.assert_close(step(), with_passes, rtol=1e-4, atol=1e-4)
     assert not passes_run
-
-
-def test_without_a_place_to_keep_the_compiled_code(monkeypatch):
-    def without_place(decorate):
-        def no_place(what, cache=False, **options):
-            if cache:
-                raise RuntimeError("cannot cache function: no locator available")
-            return decorate(what, **options)
-
-        return no_place
-
-    monkeypatch.setattr(numba, "njit", without_place(numba.njit))
-    monkeypatch.setattr(numba, "cfunc", without_place(numba.cfunc))
-    assert pointers.compiled_pass(lambda x: x + 1)(1) == 2
-    double = pointers.Pass(_double, 1)[4]
-    memory = ctypes.c_float(21.0)
-    double.call(0, 0, 0, double.pack(ctypes.addressof(memory)))
-    assert memory.value == 42.0
-
-
-def _double(first, last, share, given):
-    (address,) = pointers.integers(given)
-    pointers.at(address, 0, pointers.one_of(given))[0] *= 2
 
 
 def test_a_pass_refuses_another_number_of_integers():

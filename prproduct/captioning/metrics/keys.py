@@ -7,16 +7,25 @@ lists; nothing is hashed but to find the weight of a candidate's n-gram among mi
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import numba
 import numpy as np
 
 from prproduct.captioning.metrics.cider import SCALE, SIGMA
 from prproduct.captioning.metrics.ngrams import ORDER
-from prproduct.kernels.pointers import compiled_pass
 
 EMPTY = np.uint64(0)  # no n-gram has this key
 MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # 2^64/φ: spreads keys that differ in few bits (Fibonacci hashing)
+
+
+def compiled_pass(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compiled at the first call, and kept on disk for the next process where there is a place to write."""
+    try:
+        return numba.njit(function, nogil=True, error_model="numpy", cache=True)
+    except RuntimeError:  # no such place
+        return numba.njit(function, nogil=True, error_model="numpy")
 
 
 @compiled_pass

@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from prproduct.kernels.pointers import (
+from prproduct.kernels.compiler.entries import range_pass
+from prproduct.kernels.compiler.words import (
     at,
     behind,
     copy_eight,
     fill_eight,
     integers,
     one_of,
-    range_pass,
     sum_of_pass,
 )
 

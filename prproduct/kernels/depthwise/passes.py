@@ -22,6 +22,16 @@ from typing import Any
 
 import numpy as np
 
+from prproduct.kernels.compiler.entries import range_pass
+from prproduct.kernels.compiler.words import (
+    at,
+    behind,
+    call,
+    integers,
+    one_of,
+    part_of_pass,
+    rounded_to,
+)
 from prproduct.kernels.depthwise.moves import (
     ADD_PRODUCTS,
     ALL_PHASES,
@@ -67,16 +77,6 @@ from prproduct.kernels.passes import (
     WEIGHT_HALF,
     WRITES,
     turn,
-)
-from prproduct.kernels.pointers import (
-    at,
-    behind,
-    call,
-    integers,
-    one_of,
-    part_of_pass,
-    range_pass,
-    rounded_to,
 )
 
 

@@ -9,6 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from prproduct.kernels.compiler.entries import range_pass
+from prproduct.kernels.compiler.words import (
+    at,
+    integers,
+    one_of,
+    rounded_to,
+    sum_of_pass,
+)
 from prproduct.kernels.depthwise.moves import (
     BY_INPUT,
     CHUNK,
@@ -23,16 +31,12 @@ from prproduct.kernels.depthwise.moves import (
 )
 from prproduct.kernels.passes import (
     CONSTANTS,
-    DIRECTION,
     FLOOR,
-    HAS_SUMS,
-    INPUT_HALF,
     LENGTH,
     LIMITS,
     OFFSET,
     REGISTERS,
     ROUNDED,
-    RUN,
     SAME,
     SPARE_REGISTERS,
     STRIP,
@@ -40,25 +44,9 @@ from prproduct.kernels.passes import (
     WEIGHT_INVERSE,
     WEIGHT_LENGTH,
     WEIGHT_VALUE,
-    WRITES,
-    angles,
-    fill,
     prepare,
+    split_strip,
     turn,
-    turn_and_sum,
-)
-from prproduct.kernels.pointers import (
-    at,
-    call,
-    integers,
-    one_of,
-    range_pass,
-    rounded_to,
-    sum_of_pass,
-)
-from prproduct.kernels.programs import (
-    COS,
-    INVERSE_SIN,
 )
 
 
@@ -173,51 +161,40 @@ def split_strips(output: int, gradient: int, place: int, given: Any) -> None:
     by_weight, _, total_norm, work, all_memory, program, _ = integers(given)[15:]
     layout, plan, vectors = at(geometry, 0, np.int64(0)), at(program, 0, np.int64(0)), groups * channels
     share, vector = place // vectors, place % vectors
-    registers = at(work, share * (plan[REGISTERS] + SPARE_REGISTERS) * STRIP, one)
     if not output:
-        prepare(registers, plan[REGISTERS], plan[CONSTANTS], one)
+        prepare(work, share, program, one)
         return
-    memory, floor = at(all_memory, share * layout[MEMORY], one), at(plan[LIMITS], FLOOR, one)[0]
+    registers = at(work, share * (plan[REGISTERS] + SPARE_REGISTERS) * STRIP, one)
+    memory, unread = at(all_memory, share * layout[MEMORY], one), at(registers, plan[REGISTERS] * STRIP, one)
     norm, reciprocal = at(memory, layout[NORMS], one), at(memory, layout[INVERSES], one)
-    by_input = at(memory, layout[BY_INPUT], one)
+    by_input, of_vector = at(memory, layout[BY_INPUT], one), at(table, vector, one)
     if vector % channels == 0:
         at(total_norm, share, 1.0)[0] += _norms(layout[WINDOWS], by_input, one, norm, reciprocal)
         for k in range(layout[COUNTS] * layout[COUNTS + 1] * layout[COUNTS + 2]):
             by_input[k] = one - one
-    for_weight, for_input = at(memory, layout[FOR_WEIGHT], one), at(memory, layout[FOR_INPUT], one)
-    cos, inverse = at(registers, COS * STRIP, one), at(registers, INVERSE_SIN * STRIP, one)
-    weight_half, input_half = at(program, WEIGHT_HALF, np.int64(0)), at(program, INPUT_HALF, np.int64(0))
-    w_length, w_direction = (
-        at(registers, weight_half[LENGTH] * STRIP, one),
-        at(registers, weight_half[DIRECTION] * STRIP, one),
-    )
-    x_length, x_direction = (
-        at(registers, input_half[LENGTH] * STRIP, one),
-        at(registers, input_half[DIRECTION] * STRIP, one),
-    )
-    unread, aside = at(registers, plan[REGISTERS] * STRIP, one), at(registers, (plan[REGISTERS] + 1) * STRIP, one)
-    of_weight, total = at(table, vector, one), 0.0
-    w_inverse, w_share = of_weight[WEIGHT_INVERSE * vectors], of_weight[WEIGHT_LENGTH * vectors]
-    offset, rounded = of_weight[OFFSET * vectors], of_weight[ROUNDED * vectors]
     for start in range(0, layout[WINDOWS], STRIP):
-        count = STRIP if layout[WINDOWS] - start > STRIP else layout[WINDOWS] - start
-        p, grad, x_norm = at(output, start, one), at(gradient, start, one), at(norm, start, one)
-        x_total = at(by_input, start, one)
-        angles(count, p, offset, w_inverse, at(reciprocal, start, one), rounded, floor, one, cos, inverse)
-        if plan[RUN]:
-            fill(count, of_weight[WEIGHT_VALUE * vectors], x_norm, one, registers)
-            call(plan[RUN], 0, count, registers, program)
-        turned, summed = at(for_weight, start, one) if weight_half[WRITES] else aside, x_total if plan[SAME] else unread
-        if weight_half[HAS_SUMS]:
-            total += turn_and_sum(count, grad, w_length, w_direction, cos, w_share, x_norm, one, summed, turned)
-        elif weight_half[WRITES]:
-            turn(count, grad, w_direction, turned)
-        if not plan[SAME]:
-            turned = at(for_input, start, one) if input_half[WRITES] else aside
-            if input_half[HAS_SUMS]:
-                turn_and_sum(count, grad, x_length, x_direction, cos, w_share, x_norm, one, x_total, turned)
-            elif input_half[WRITES]:
-                turn(count, grad, x_direction, turned)
-    at(by_weight, share * vectors + vector, 1.0)[0] += total
+        of_windows = at(by_input, start, one)
+        of_weight, _ = split_strip(
+            STRIP if layout[WINDOWS] - start > STRIP else layout[WINDOWS] - start,
+            program,
+            registers,
+            one,
+            at(output, start, one),
+            at(gradient, start, one),
+            of_vector[OFFSET * vectors],
+            of_vector[ROUNDED * vectors],
+            of_vector[WEIGHT_VALUE * vectors],
+            of_vector[WEIGHT_INVERSE * vectors],
+            at(norm, start, one),
+            at(reciprocal, start, one),
+            of_vector[WEIGHT_LENGTH * vectors],
+            at(norm, start, one),
+            of_windows if plan[SAME] else unread,
+            of_windows,
+            at(memory, layout[FOR_WEIGHT] + start, one),
+            at(memory, layout[FOR_INPUT] + start, one),
+            0,
+        )
+        at(by_weight, share * vectors + vector, 1.0)[0] += of_weight
     if vector % channels == channels - 1:
         turn(layout[WINDOWS], by_input, reciprocal, at(memory, layout[COEFFICIENTS], one))

@@ -1,0 +1,90 @@
+"""Compiled functions that take memory by its address, and one way to call them all.
+
+A pass does a part of a range, on one thread; what it needs beside are integers, most of them addresses, behind one
+address of their own:
+
+    pass(first, last, share, given)
+
+So Python calls a pass as it calls C, in 2 µs whatever it takes, and one small function runs any passes one after the
+other on a team of OpenMP's threads: a pass is compiled once.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from prproduct.kernels.compiler.machine_code import address_of
+from prproduct.kernels.compiler.numbers import FLOAT32, FLOAT64, INT64
+from prproduct.kernels.compiler.translation import translate
+from prproduct.kernels.compiler.words import ask, at, behind, call, integers
+
+_C_PASS = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 3, ctypes.c_char_p)  # it releases the GIL
+
+
+class Entry:
+    """A pass for numbers of so many bytes: its address, what calls it, and what packs its integers."""
+
+    def __init__(self, function: Callable[..., Any], integers: int, size: int) -> None:
+        self.__name__ = function.__name__
+        name, one = f"{function.__module__}.{function.__name__}_{8 * size}", {4: FLOAT32, 8: FLOAT64}[size]
+        self.address = address_of(name, lambda: translate(function, name, integers, one))
+        self.call = _C_PASS(self.address)
+        self.integers = integers
+        self.pack = struct.Struct(f"{integers}q").pack
+
+
+class Pass:
+    """A pass over a range, with so many integers beside; compiled when first asked for."""
+
+    def __init__(self, function: Callable[..., Any], integers: int) -> None:
+        self.function, self.integers = function, integers
+        self.entries: dict[int, Entry] = {}
+
+    def __getitem__(self, size: int) -> Entry:
+        """For numbers of so many bytes."""
+        if size not in self.entries:
+            self.entries[size] = Entry(self.function, self.integers, size)
+        return self.entries[size]
+
+
+def range_pass(integers: int) -> Callable[[Callable[..., Any]], Pass]:
+    """Decorates a function of (first, last, share, given)."""
+    return lambda function: Pass(function, integers)
+
+
+_TEAM = 5  # integers
+
+
+def _conduct(team: Any) -> None:
+    """What each thread of a team runs: its shares of some passes, one pass after the other.
+
+    A pass may have to wait until all have done what comes before, and is left out with all that follow if the number at
+    an address is not 0. The team may be smaller than the number of shares. Behind the team's integers are six for each
+    pass (its address, its range, how far from here its own integers are, whether it waits, that address), then theirs.
+    """
+    number, count, barrier, shares, passes = integers(team)
+    me, threads = (ask(number), ask(count)) if number else (0, 1)
+    for place in range(passes):
+        each_pass = at(behind(team), 6 * place, np.int64(0))
+        kernel, first, size, unless = each_pass[0], each_pass[1], each_pass[2] - each_pass[1], each_pass[5]
+        if each_pass[4] and threads > 1:
+            ask(barrier)
+        if unless and at(unless, 0, 1.0)[0] != 0.0:
+            return
+        for share in range(shares * me // threads, shares * (me + 1) // threads):
+            start, end = first + size * share // shares, first + size * (share + 1) // shares
+            call(kernel, start, end, share, behind(team) + each_pass[3])
+
+
+class Conductor:
+    """`_conduct`, compiled: its address, and what calls it on one thread."""
+
+    def __init__(self) -> None:
+        name = f"{__name__}.conduct"
+        self.address = address_of(name, lambda: translate(_conduct, name, _TEAM, INT64, ranges=False))
+        self.call = ctypes.CFUNCTYPE(None, ctypes.c_char_p)(self.address)

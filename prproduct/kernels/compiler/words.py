@@ -1,0 +1,127 @@
+"""Words that passes are written with, for what Python has no word for, and what each of them means to LLVM."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir
+
+from prproduct.kernels.compiler.numbers import (
+    ADDRESS,
+    BYTES,
+    INT32,
+    INT64,
+    Given,
+    Integers,
+    Pointer,
+    converted,
+    load,
+    place_of,
+)
+
+
+class Word:
+    """A function that passes call, by what it emits."""
+
+    def __init__(self, emit: Callable[..., Any]) -> None:
+        self.emit, self.__doc__, self.__name__ = emit, emit.__doc__, emit.__name__
+
+    def __call__(self, *arguments: Any) -> Any:
+        """For those who read: passes are never run by Python."""
+        raise TypeError(f"{self.__name__} means something in compiled passes only")
+
+
+@Word
+def integers(builder: ir.IRBuilder, given: Given) -> Integers:
+    """All of them."""
+    return Integers(given.value, given.count)
+
+
+@Word
+def one_of(builder: ir.IRBuilder, given: Given) -> Any:
+    """The number one in the type that the pass works on."""
+    return ir.Constant(given.one, 1.0)
+
+
+@Word
+def behind(builder: ir.IRBuilder, given: Given) -> Any:
+    """The address behind its integers."""
+    return builder.add(builder.ptrtoint(given.value, INT64), INT64(8 * given.count))
+
+
+@Word
+def at(builder: ir.IRBuilder, memory: Any, place: Any, one: Any) -> Pointer:
+    """A pointer to the place-th of the numbers behind an address or a pointer; they are of one's type."""
+    start = memory.value if isinstance(memory, Pointer) else builder.inttoptr(memory, ADDRESS)
+    return Pointer(place_of(builder, Pointer(start, one.type), place), one.type)
+
+
+@Word
+def each(builder: ir.IRBuilder, value: Any, k: Any) -> Any:
+    """The kth behind a pointer, or the one number that holds for all of a strip."""
+    return load(builder, value, k) if isinstance(value, Pointer) else value
+
+
+@Word
+def rounded_to(builder: ir.IRBuilder, one: Any, value: Any) -> Any:
+    """A number in the type of one."""
+    return converted(builder, value, one.type)
+
+
+@Word
+def fill_eight(builder: ir.IRBuilder, pointer: Pointer, value: Any) -> None:
+    """The same number to eight places: loops of so few take longer than all else that is done with them."""
+    filled = ir.Constant(ir.VectorType(value.type, 8), ir.Undefined)
+    for k in range(8):
+        filled = builder.insert_element(filled, value, INT32(k))
+    builder.store(filled, pointer.value, align=BYTES[value.type])
+
+
+@Word
+def copy_eight(builder: ir.IRBuilder, target: Pointer, source: Pointer) -> None:
+    """Eight numbers from one place to another, for the same reason."""
+    align = BYTES[source.element]
+    eight = builder.load(source.value, typ=ir.VectorType(source.element, 8), align=align)
+    builder.store(eight, target.value, align=align)
+
+
+@Word
+def ask(builder: ir.IRBuilder, address: Any) -> Any:
+    """What the function at an address returns: an int of C's, or nothing of use."""
+    return builder.sext(_called(builder, address, INT32, []), INT64)
+
+
+@Word
+def call(builder: ir.IRBuilder, address: Any, first: Any, last: Any, share: Any, given: Any) -> None:
+    """Run the pass at an address; a part of a pass may have a pointer in the place of its share."""
+    if isinstance(share, Pointer):
+        share = builder.ptrtoint(share.value, INT64)
+    _called(builder, address, ir.VoidType(), [first, last, share, given])
+
+
+def _called(builder: ir.IRBuilder, address: Any, result: Any, arguments: list[Any]) -> Any:
+    function = ir.FunctionType(result, [value.type for value in arguments])
+    return builder.call(builder.inttoptr(address, function.as_pointer()), arguments)
+
+
+class Part:
+    """A function for use by passes; with `reassociates`, its sums may be taken in any order."""
+
+    def __init__(self, function: Callable[..., Any], reassociates: bool = False) -> None:
+        self.function, self.reassociates = function, reassociates
+        self.__name__, self.__doc__ = function.__name__, function.__doc__
+
+    def __call__(self, *arguments: Any) -> Any:
+        """As with words."""
+        raise TypeError(f"{self.__name__} is a part of compiled passes")
+
+
+def part_of_pass(function: Callable[..., Any]) -> Part:
+    """Decorates a function that passes call; compiled for the types of each call."""
+    return Part(function)
+
+
+def sum_of_pass(function: Callable[..., Any]) -> Part:
+    """`part_of_pass` for loops that add up, in any order: several sums side by side; NaN and Inf as ever."""
+    return Part(function, reassociates=True)
