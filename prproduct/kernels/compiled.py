@@ -23,6 +23,8 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from prproduct.kernels.compiler import STAND_IN
+
 _SMALL = 2**16  # numbers below which another thread costs more than it saves, and
 _SMALL_FOR_OURS = 2**19  # those below which a thread of our own does
 _LONG = 2**23  # numbers that take longer than torch's threads wait for more work
@@ -243,12 +245,9 @@ class Phase(NamedTuple):
     unless: int = 0
 
 
-_STAND_IN = 56  # bits: more than any address has
-
-
 def stand_in(index: int) -> int:
     """What stands for one of the numbers that a score will be played with; offsets may be added to it."""
-    return index + 1 << _STAND_IN
+    return (index + 1) * STAND_IN
 
 
 class Score:
@@ -258,39 +257,32 @@ class Score:
     """
 
     def __init__(self, *phases: Phase) -> None:
-        self.kernels = [phase.kernel for phase in phases]
+        self.phases = phases
         table: list[int] = []
-        integers: list[int] = []
         for kernel, first, last, given, waits, unless in phases:
-            table += (kernel.address, first, last, 8 * (_ROW * len(phases) + len(integers)), waits, unless)
-            integers += given
+            table += (kernel.address, waits, len(given), unless, first, last, *given)
             if len(given) != kernel.integers:
                 raise TypeError(f"{kernel.__name__} takes {kernel.integers} integers, not {len(given)}")
-        self.numbers = table + integers
-        stand_ins = [(place, number) for place, number in enumerate(self.numbers) if number >> _STAND_IN > 0]
-        self.gaps = [(place, (n >> _STAND_IN) - 1, n & (1 << _STAND_IN) - 1) for place, n in stand_ins]
-        self.pack = struct.Struct(f"{5 + len(self.numbers)}q").pack
+        self.table = (ctypes.c_int64 * len(table))(*table)
+        self.address = ctypes.addressof(self.table)
 
     def play(self, threads: int, *given: int) -> None:
         """Run the passes, each in as many shares as there are threads."""
-        numbers = self.numbers.copy()
-        for place, which, offset in self.gaps:
-            numbers[place] = given[which] + offset
         runtime = openmp() if threads > 1 else _ALONE
         if runtime is None:
-            _on_our_pool(threads, self.kernels, numbers)
+            _on_our_pool(threads, self.phases, given)
             return
-        parallel, number, count, barrier = runtime
-        packed = self.pack(number, count, barrier, threads, len(self.kernels), *numbers)
+        parallel, *places = runtime
+        team = _PACK[len(given)](*places, threads, len(self.phases), self.address, *given)
         leader = conductor()
         if parallel is None:
-            leader.call(packed)
+            leader.call(team)
         else:
-            parallel(leader.address, packed, threads, 0)
+            parallel(leader.address, team, threads, 0)
 
 
-_ROW = 6  # integers in the conductor's table for each pass
 _ALONE = (None, 0, 0, 0)
+_PACK = [struct.Struct(f"{6 + given}q").pack for given in range(40)]
 
 
 def in_turn(threads: int, *phases: Phase) -> None:
@@ -300,28 +292,40 @@ def in_turn(threads: int, *phases: Phase) -> None:
 
 def share_out(kernel: Any, threads: int, first: int, last: int, *integers: int) -> None:
     """Run a pass on a range in equal shares, one of them on this thread."""
-    in_turn(threads, Phase(kernel, first, last, integers))
+    if len(integers) != kernel.integers:
+        raise TypeError(f"{kernel.__name__} takes {kernel.integers} integers, not {len(integers)}")
+    _score_of(kernel).play(threads, first, last, *integers)
 
 
-def _on_our_pool(threads: int, kernels: Sequence[Any], numbers: Sequence[int]) -> None:
-    """What `entries._conduct` does, for passes and numbers of a score."""
+@functools.cache
+def _score_of(kernel: Any) -> Score:
+    """One pass, with a stand-in for each of its numbers."""
+    first, last, *integers = map(stand_in, range(2 + kernel.integers))
+    return Score(Phase(kernel, first, last, integers))
+
+
+def _on_our_pool(threads: int, phases: Sequence[Phase], given: Sequence[int]) -> None:
+    """What `entries.conduct` does."""
     global _pool
     if _pool is None:
         _pool = ThreadPoolExecutor(max_workers=os.cpu_count(), thread_name_prefix="prproduct")
-    for place, kernel in enumerate(kernels):
-        _, first, last, offset, _, unless = numbers[_ROW * place : _ROW * (place + 1)]
+    for phase in phases:
+        kernel, numbers = phase.kernel, (phase.unless, phase.first, phase.last, *phase.integers)
+        unless, first, last, *integers = (
+            given[number // STAND_IN - 1] + number % STAND_IN if number >= STAND_IN else number for number in numbers
+        )
         if unless and ctypes.c_double.from_address(unless).value != 0.0:
             return
-        given = kernel.pack(*numbers[offset // 8 : offset // 8 + kernel.integers])
+        packed = kernel.pack(*integers)
         bounds = itertools.pairwise(first + (last - first) * share // threads for share in range(threads + 1))
         *elsewhere, (share, here) = enumerate(bounds)
         running = []
         for index, (start, end) in elsewhere:
             try:
-                running.append(_pool.submit(kernel.call, start, end, index, given))
+                running.append(_pool.submit(kernel.call, start, end, index, packed))
             except RuntimeError:  # the interpreter shuts down, and starts no more threads
-                kernel.call(start, end, index, given)
-        kernel.call(*here, share, given)
+                kernel.call(start, end, index, packed)
+        kernel.call(*here, share, packed)
         for future in running:
             future.result()
 

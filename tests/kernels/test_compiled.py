@@ -66,7 +66,7 @@ def passes_run(monkeypatch):
     names, play = [], compiled.Score.play
 
     def note(score, threads, *given):
-        names.extend(kernel.__name__ for kernel in score.kernels)
+        names.extend(phase.kernel.__name__ for phase in score.phases)
         play(score, threads, *given)
 
     monkeypatch.setattr(compiled.Score, "play", note)

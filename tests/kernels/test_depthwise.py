@@ -50,7 +50,7 @@ def planes_run(monkeypatch):
     threads_of, play = [], compiled.Score.play
 
     def note(score, threads, *given):
-        if any(kernel.__name__ == "depthwise_planes" for kernel in score.kernels):
+        if any(phase.kernel.__name__ == "depthwise_planes" for phase in score.phases):
             threads_of.append(threads)
         play(score, threads, *given)
 

@@ -18,10 +18,11 @@ from typing import Any
 
 import numpy as np
 
+from prproduct.kernels.compiler import STAND_IN
 from prproduct.kernels.compiler.machine_code import address_of
 from prproduct.kernels.compiler.numbers import FLOAT32, FLOAT64, INT64
 from prproduct.kernels.compiler.translation import translate
-from prproduct.kernels.compiler.words import ask, at, behind, call, integers
+from prproduct.kernels.compiler.words import ask, at, behind, call, integers, room
 
 _C_PASS = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 3, ctypes.c_char_p)  # it releases the GIL
 
@@ -57,34 +58,42 @@ def range_pass(integers: int) -> Callable[[Callable[..., Any]], Pass]:
     return lambda function: Pass(function, integers)
 
 
-_TEAM = 5  # integers
+_TEAM = 6  # integers
+_HEAD = 3  # integers of a pass beside its own
+_MOST = 32  # integers of a pass
 
 
-def _conduct(team: Any) -> None:
+def conduct(team: Any) -> None:
     """What each thread of a team runs: its shares of some passes, one pass after the other.
 
-    A pass may have to wait until all have done what comes before, and is left out with all that follow if the number at
-    an address is not 0. The team may be smaller than the number of shares. Behind the team's integers are six for each
-    pass (its address, its range, how far from here its own integers are, whether it waits, that address), then theirs.
+    The team has integers, and numbers behind them. The table has for each pass its address, whether it has to wait
+    until all have done what comes before, and how many integers it takes; the address of a number that leaves it out,
+    with all that follow, unless it is 0; its range; and its integers. In these last, stand-ins are replaced by numbers
+    of the team. The team may be smaller than the number of shares.
     """
-    number, count, barrier, shares, passes = integers(team)
+    number, count, barrier, shares, passes, table = integers(team)
     me, threads = (ask(number), ask(count)) if number else (0, 1)
-    for place in range(passes):
-        each_pass = at(behind(team), 6 * place, np.int64(0))
-        kernel, first, size, unless = each_pass[0], each_pass[1], each_pass[2] - each_pass[1], each_pass[5]
-        if each_pass[4] and threads > 1:
+    line, numbers, given = at(table, 0, np.int64(0)), room(_HEAD + _MOST), at(behind(team), -1, np.int64(0))
+    for _ in range(passes):
+        kernel, waits, own = line[0], line[1], line[2]
+        for k in range(_HEAD + own):
+            n = line[_HEAD + k]
+            numbers[k] = n if n < STAND_IN else n % STAND_IN + given[n // STAND_IN]
+        line = at(line, 2 * _HEAD + own, np.int64(0))
+        unless, first, size = numbers[0], numbers[1], numbers[2] - numbers[1]
+        if waits and threads > 1:
             ask(barrier)
         if unless and at(unless, 0, 1.0)[0] != 0.0:
             return
         for share in range(shares * me // threads, shares * (me + 1) // threads):
             start, end = first + size * share // shares, first + size * (share + 1) // shares
-            call(kernel, start, end, share, behind(team) + each_pass[3])
+            call(kernel, start, end, share, at(numbers, _HEAD, np.int64(0)))
 
 
 class Conductor:
-    """`_conduct`, compiled: its address, and what calls it on one thread."""
+    """`conduct`, compiled: its address, and what calls it on one thread."""
 
     def __init__(self) -> None:
         name = f"{__name__}.conduct"
-        self.address = address_of(name, lambda: translate(_conduct, name, _TEAM, INT64, ranges=False))
+        self.address = address_of(name, lambda: translate(conduct, name, _TEAM, INT64, ranges=False))
         self.call = ctypes.CFUNCTYPE(None, ctypes.c_char_p)(self.address)

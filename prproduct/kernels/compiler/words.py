@@ -87,6 +87,12 @@ def copy_eight(builder: ir.IRBuilder, target: Pointer, source: Pointer) -> None:
 
 
 @Word
+def room(builder: ir.IRBuilder, count: Any) -> Pointer:
+    """Memory for so many integers, until the function returns."""
+    return Pointer(builder.alloca(INT64, count), INT64)
+
+
+@Word
 def ask(builder: ir.IRBuilder, address: Any) -> Any:
     """What the function at an address returns: an int of C's, or nothing of use."""
     return builder.sext(_called(builder, address, INT32, []), INT64)
@@ -94,10 +100,10 @@ def ask(builder: ir.IRBuilder, address: Any) -> Any:
 
 @Word
 def call(builder: ir.IRBuilder, address: Any, first: Any, last: Any, share: Any, given: Any) -> None:
-    """Run the pass at an address; a part of a pass may have a pointer in the place of its share."""
-    if isinstance(share, Pointer):
-        share = builder.ptrtoint(share.value, INT64)
-    _called(builder, address, ir.VoidType(), [first, last, share, given])
+    """Run the pass at an address; a pointer may stand for its share, and for the address of its integers."""
+    numbers = (first, last, share, given)
+    integers = [builder.ptrtoint(n.value, INT64) if isinstance(n, Pointer) else n for n in numbers]
+    _called(builder, address, ir.VoidType(), integers)
 
 
 def _called(builder: ir.IRBuilder, address: Any, result: Any, arguments: list[Any]) -> Any:
