@@ -25,6 +25,7 @@ from prproduct.kernels.passes import (
     WEIGHT_INVERSE,
     WEIGHT_LENGTH,
     WEIGHT_VALUE,
+    copy,
     prepare,
     split_strip,
     square_sum,
@@ -209,8 +210,7 @@ def split_planes(first: int, last: int, share: int, given: Any) -> None:
                 totals[vector] += of_weight
         turn(windows, by_input, reciprocal, source)
         result, target = sum_over_windows(transposed, 1, geometry, source, one), at(coefficients, unit * places, one)
-        for k in range(places):
-            target[k] = result[k]
+        copy(places, result, target)
 
 
 @range_pass(8)

@@ -41,9 +41,9 @@ BLOCK = 64  # rows added up in the layer's own precision before they go to a tot
 OFFSET, WEIGHT_INVERSE, ROUNDED, WEIGHT_VALUE, WEIGHT_LENGTH, FIELDS = range(6)
 
 # The integers by which passes know a product's program (`rules.plan_of`).
-REGISTERS, OPERATIONS, STEPS, CONSTANTS, LIMITS, RUN, ASKS_FOR_SIN, SAME = range(8)
-WEIGHT_HALF, INPUT_HALF, PLAN = 8, 12, 16
-PER_HALF = INPUT_HALF - WEIGHT_HALF
+REGISTERS, OPERATIONS, STEPS, CONSTANTS, LIMITS, RUN, ASKS_FOR_SIN, SAME, IS_PR = range(9)
+PER_HALF = 4
+WEIGHT_HALF, INPUT_HALF, PLAN = 9, 9 + PER_HALF, 9 + 2 * PER_HALF
 SPARE_REGISTERS = 4  # for the passes themselves
 LENGTH, DIRECTION, WRITES, HAS_SUMS = range(4)  # of a half: registers of L and D, whether to write D∘g and to take sums
 
@@ -155,6 +155,13 @@ def fill(count: int, weight_norm: Any, input_norm: Any, one: Any, registers: Any
 
 
 @part_of_pass
+def copy(count: int, source: Any, target: Any) -> None:
+    """As many numbers."""
+    for k in range(count):
+        target[k] = source[k]
+
+
+@part_of_pass
 def turn(count: int, grad: Any, direction: Any, turned: Any) -> None:
     """D∘g"""
     for k in range(count):
@@ -205,6 +212,44 @@ def run_program(count: int, program: int, registers: Any, weight_norm: Any, inpu
         call(address, 0, count, registers, program)
 
 
+@sum_of_pass
+def _split_at_once(
+    count: int,
+    output: Any,
+    gradient: Any,
+    offset: Any,
+    rounded: Any,
+    weight_inverse: Any,
+    input_inverse: Any,
+    factor: Any,
+    factors: Any,
+    length: Any,
+    floor: Any,
+    one: Any,
+    totals: Any,
+    turned: Any,
+) -> Any:
+    """`angles` and `turn_and_sum` in one loop, for D = 1/|sin θ| and one L for all.
+
+    What is chosen between two factors keeps the compiler from multiplying the inverses of both norms first, which may
+    overflow.
+    """
+    zero, total = one - one, one - one
+    for k in range(count):
+        x = each(input_inverse, k)
+        c = (output[k] - each(offset, k)) * each(weight_inverse, k)
+        c = (c if c == c else zero) * x
+        c = min(max(c, -one), one) if c == c else zero
+        square = (one - c) * (one + c)
+        resolved = square > floor * (one + each(rounded, k) * x)
+        direction = one / np.sqrt(square if resolved else one)
+        radial = (length - direction) * c * gradient[k]
+        totals[k] += radial * factor
+        total += radial * factors[k]
+        turned[k] = gradient[k] * direction
+    return total
+
+
 @part_of_pass
 def split_strip(
     count: int,
@@ -236,6 +281,26 @@ def split_strip(
     halves = at(plan, WEIGHT_HALF, np.int64(0))
     cos, inverse = at(registers, COS * STRIP, one), at(registers, INVERSE_SIN * STRIP, one)
     floor, aside = at(plan[LIMITS], FLOOR, one)[0], at(registers, (plan[REGISTERS] + 1) * STRIP, one)
+    if plan[IS_PR]:
+        total = _split_at_once(
+            count,
+            output,
+            gradient,
+            offset,
+            rounded,
+            weight_inverse,
+            input_inverse,
+            factor,
+            factors,
+            at(registers, halves[LENGTH] * STRIP, one)[0],
+            floor,
+            one,
+            weight_totals,
+            aside if in_place else for_weight,  # the compiler vectorizes no loop that writes what it reads
+        )
+        if in_place:
+            copy(count, aside, gradient)
+        return total, total
     angles(count, output, offset, weight_inverse, input_inverse, rounded, floor, one, cos, inverse)
     run_program(count, program, registers, weight_norm, input_norm, one)
     of_weight = of_input = one - one
@@ -245,7 +310,6 @@ def split_strip(
         direction = at(registers, halves[half * PER_HALF + DIRECTION] * STRIP, one)
         writes, sums = halves[half * PER_HALF + WRITES], halves[half * PER_HALF + HAS_SUMS]
         turned, totals = for_input if half else for_weight, input_totals if half else weight_totals
-        # The compiler vectorizes no loop that writes what it reads.
         turned = turned if writes and (half or not in_place) else aside
         if sums:
             of_input = turn_and_sum(count, gradient, length, direction, cos, factor, factors, one, totals, turned)
@@ -254,8 +318,7 @@ def split_strip(
         if not half:
             of_weight = of_input
             if writes and in_place:
-                for k in range(count):
-                    gradient[k] = aside[k]
+                copy(count, aside, gradient)
     return of_weight, of_input
 
 

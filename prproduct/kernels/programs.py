@@ -58,6 +58,13 @@ class Program:
     same: bool  # whether both halves are one
 
     @functools.cached_property
+    def is_pr(self) -> bool:
+        """Whether D = 1/|sin θ| and L is one number, as with the PR product: loops may do all at once."""
+        half = self.weight
+        constant = half.length >= len(INPUTS) and not len(self.steps)
+        return constant and self.same and half.direction == INVERSE_SIN and half.has_sums
+
+    @functools.cached_property
     def plans(self) -> dict[Any, np.ndarray[Any, Any]]:
         """The program as passes take it (`rules.plan_of`)."""
         return {}

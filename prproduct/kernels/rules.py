@@ -203,7 +203,7 @@ def plan_of(program: Program, dtype: torch.dtype, convolution: bool) -> int:
         does_more = len(program.steps) > 0 or program.asks_for_sin
         plan = [len(program.constants), len(program.steps), program.steps.ctypes.data, program.constants.ctypes.data]
         plan += [_limits(dtype, convolution).ctypes.data, passes().run[size].address if does_more else 0]
-        plan += [program.asks_for_sin, program.same]
+        plan += [program.asks_for_sin, program.same, program.is_pr]
         for half in (program.weight, program.input):
             plan += [half.length, half.direction, half.writes, half.has_sums]
         program.plans[dtype, convolution] = np.array(plan, dtype=np.int64)

@@ -76,6 +76,7 @@ from prproduct.kernels.passes import (
     SAME,
     WEIGHT_HALF,
     WRITES,
+    copy,
     turn,
 )
 
@@ -84,12 +85,6 @@ from prproduct.kernels.passes import (
 def _add_along(count: int, x: Any, coefficient: Any, factor: Any, total: Any) -> None:
     for k in range(count):
         total[k] += x[k] * coefficient[k] * factor
-
-
-@part_of_pass
-def _copy(count: int, source: Any, target: Any) -> None:
-    for k in range(count):
-        target[k] = source[k]
 
 
 @range_pass(GIVEN)
@@ -145,9 +140,9 @@ def depthwise_planes(first: int, last: int, share: int, given: Any) -> None:
             p, grad = output + plane * size, gradient + plane * size
             if excess or images > 1:
                 for z in range(present):
-                    copy, original = at(memory, z * windows, one), plane + z * vectors * windows
-                    _copy(windows, at(output, original, one), at(copy, layout[OUTPUT], one))
-                    _copy(windows, at(gradient, original, one), at(copy, layout[GRADIENT], one))
+                    copied, original = at(memory, z * windows, one), plane + z * vectors * windows
+                    copy(windows, at(output, original, one), at(copied, layout[OUTPUT], one))
+                    copy(windows, at(gradient, original, one), at(copied, layout[GRADIENT], one))
                 p, grad = base + layout[OUTPUT] * size, base + layout[GRADIENT] * size
             call(split, p, grad, share * vectors + vector, me)
             if turns_weight:

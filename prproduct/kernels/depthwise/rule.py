@@ -13,7 +13,7 @@ from prproduct.kernels.compiled import Phase, depthwise_moves, depthwise_passes,
 from prproduct.kernels.contractions import Convolution
 from prproduct.kernels.convolution_rule import ConvolutionRule, format_of
 from prproduct.kernels.depthwise.layout import AXES, images_together, layout
-from prproduct.kernels.programs import INPUTS, INVERSE_SIN, Program
+from prproduct.kernels.programs import Program
 from prproduct.kernels.rules import Gradients, Loans, Vectors, WrittenPasses, float64_at
 
 # What a score is played with: memory by its address.
@@ -86,9 +86,7 @@ class Passes(WrittenPasses):
 
     def _split(self) -> Any:
         """What splits the pairs of a plane. `pr` needs only the shorter one, and waits for no other to be compiled."""
-        program, half, passes = self.program, self.program.weight, depthwise_split()
-        plain = half.direction == INVERSE_SIN and half.length >= len(INPUTS) and not len(program.steps)
-        at_once = plain and program.same and self.vectors.channels == 1
+        passes, at_once = depthwise_split(), self.program.is_pr and self.vectors.channels == 1
         return (passes.split_at_once if at_once else passes.split_strips)[self.size]
 
 
