@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from prproduct.kernels.compiler.entries import range_pass
-from prproduct.kernels.compiler.words import at, fill_eight, integers, one_of, part_of_pass, sum_of_pass
+from prproduct.kernels.compiler.words import at, fill_eight, integers, one_of, part_of_pass
 from prproduct.kernels.convolution_passes import HALF, add_squares, extent, norms, sum_over_windows
 from prproduct.kernels.passes import (
     BLOCK,
@@ -43,7 +43,7 @@ from prproduct.kernels.programs import COS, INVERSE_SIN
 EIGHT = 8  # channels at a time, for which the compiler makes a vector of each
 
 
-@sum_of_pass
+@part_of_pass(reassociates=True)
 def squares_of_image(places: int, groups: int, channels: int, x: Any, one: Any, squares: Any) -> None:
     """Σ x² over the channels of every position and group."""
     for s in range(places * groups):
@@ -57,7 +57,7 @@ def squares_of_image(places: int, groups: int, channels: int, x: Any, one: Any, 
         squares[s] = total
 
 
-@part_of_pass
+@part_of_pass()
 def _spread(start: int, count: int, channels: int, norm: Any, inverse: Any, one: Any, norms: Any) -> None:
     """The norms of windows, to each of their pairs from `start` on, and their inverses to the strip behind."""
     inverses = at(norms, STRIP, one)
@@ -73,7 +73,7 @@ def _spread(start: int, count: int, channels: int, norm: Any, inverse: Any, one:
             inverses[k] = y
 
 
-@sum_of_pass
+@part_of_pass(reassociates=True)
 def _gather(start: int, count: int, channels: int, of_pairs: Any, one: Any, of_windows: Any) -> None:
     """The transpose: added up for every position and group."""
     for row in range(start // channels, (start + count - 1) // channels + 1):
@@ -89,7 +89,7 @@ def _gather(start: int, count: int, channels: int, of_pairs: Any, one: Any, of_w
         of_windows[row] += total
 
 
-@part_of_pass
+@part_of_pass()
 def _radial(
     count: int,
     grad: Any,

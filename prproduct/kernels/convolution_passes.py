@@ -41,20 +41,20 @@ MOVES, HALF, OVER_WINDOWS, GEOMETRY = range(6 * AXES, 6 * AXES + 4)
 
 
 # Loops that LLVM vectorizes only in functions of their own.
-@part_of_pass
+@part_of_pass(apart=True)
 def _add(count: int, x: Any, total: Any) -> None:
     for k in range(count):
         total[k] += x[k]
 
 
-@part_of_pass
+@part_of_pass(apart=True)
 def add_squares(count: int, x: Any, total: Any) -> None:
     """total += x²"""
     for k in range(count):
         total[k] += x[k] * x[k]
 
 
-@part_of_pass
+@part_of_pass(apart=True)
 def norms(count: int, square: Any, one: Any, value: Any, inverse: Any) -> None:
     """`pairs.Norms.of`."""
     zero = one - one
@@ -65,13 +65,13 @@ def norms(count: int, square: Any, one: Any, value: Any, inverse: Any) -> None:
         inverse[k] = one / root if positive else zero
 
 
-@part_of_pass
+@part_of_pass(apart=True)
 def _add_three(count: int, apart: int, source: Any, target: Any) -> None:
     for k in range(apart, count - apart):
         target[k] = source[k - apart] + source[k] + source[k + apart]
 
 
-@part_of_pass
+@part_of_pass()
 def _add_neighbours(outer: int, size: int, inner: int, source: Any, one: Any, target: Any) -> None:
     """The sums of three neighbours along an axis: windows of three with one place of padding. It is its own transpose.
 
@@ -135,7 +135,7 @@ def over_windows(first: int, inner_most: int, memory: int, geometry: Any) -> Non
         source, spare = spare, source
 
 
-@part_of_pass
+@part_of_pass()
 def sum_over_windows(gather: bool, inner: int, geometry: int, source: Any, one: Any) -> Any:
     """The place of the result."""
     given = at(geometry, 0, np.int64(0))
@@ -143,7 +143,7 @@ def sum_over_windows(gather: bool, inner: int, geometry: int, source: Any, one: 
     return at(source, given[HALF] if given[MOVES] % 2 else 0, one)
 
 
-@part_of_pass
+@part_of_pass()
 def extent(geometry: int, transposed: int) -> Any:
     """The numbers of places and of windows, of which a transposed convolution has as many as the other has places."""
     given = at(geometry, 0, np.int64(0))

@@ -24,7 +24,7 @@ SERIES_BELOW = 0.625  # here 1 − 2/(exp 2x + 1) would cancel
 WORK = 6  # numbers that `step` needs for each of the cell's
 
 
-@part_of_pass
+@part_of_pass()
 def _exp(count: int, x: Any, powers: Any, result: Any) -> None:
     """exp x = 2ⁿ·exp r with |r| ≤ ½ ln 2; in the strip `powers`, 2ⁿ is built from n as the last bits of a float."""
     bits = at(powers, 0, np.int32(0))
@@ -45,7 +45,7 @@ def _exp(count: int, x: Any, powers: Any, result: Any) -> None:
         result[k] *= powers[k]
 
 
-@part_of_pass
+@part_of_pass()
 def sigmoid(count: int, x: Any, work: Any, powers: Any, result: Any) -> None:
     """1/(1 + exp −x)"""
     for k in range(count):
@@ -55,7 +55,7 @@ def sigmoid(count: int, x: Any, work: Any, powers: Any, result: Any) -> None:
         result[k] = 1.0 / (1.0 + result[k])
 
 
-@part_of_pass
+@part_of_pass()
 def tanh(count: int, x: Any, work: Any, powers: Any, result: Any) -> None:
     """1 − 2/(exp 2|x| + 1) with the sign of x, and a series near zero."""
     for k in range(count):
@@ -75,25 +75,25 @@ def tanh(count: int, x: Any, work: Any, powers: Any, result: Any) -> None:
         result[k] = far if t == t else t  # NaN stays
 
 
-@part_of_pass
+@part_of_pass()
 def _add(count: int, a: Any, b: Any, result: Any) -> None:
     for k in range(count):
         result[k] = a[k] + b[k]
 
 
-@part_of_pass
+@part_of_pass()
 def _next_cell(count: int, i: Any, f: Any, g: Any, cell: Any, result: Any) -> None:
     for k in range(count):
         result[k] = f[k] * cell[k] + i[k] * g[k]
 
 
-@part_of_pass
+@part_of_pass()
 def _product(count: int, a: Any, b: Any, result: Any) -> None:
     for k in range(count):
         result[k] = a[k] * b[k]
 
 
-@part_of_pass
+@part_of_pass()
 def _step_back_row(
     size: int, i: Any, f: Any, g: Any, o: Any, cell: Any, tanh_cell: Any, of_hidden: Any, of_cell: Any, gates: Any,
     before: Any,

@@ -30,7 +30,6 @@ from prproduct.kernels.compiler.words import (
     one_of,
     part_of_pass,
     rounded_to,
-    sum_of_pass,
 )
 from prproduct.kernels.programs import COS, INPUT_NORM, INVERSE_SIN, SIN, WEIGHT_NORM
 
@@ -51,7 +50,7 @@ LENGTH, DIRECTION, WRITES, HAS_SUMS = range(4)  # of a half: registers of L and 
 FLOOR, EPS, TINY, NEGLIGIBLE = range(4)
 
 
-@part_of_pass
+@part_of_pass(apart=True)
 def angles(
     count: int,
     output: Any,
@@ -76,7 +75,7 @@ def angles(
         inverse[k] = one / np.sqrt(square if resolved else one)
 
 
-@part_of_pass
+@part_of_pass()
 def sines(count: int, cos: Any, eps: Any, one: Any, sin: Any) -> None:
     """`products.Pair.sin`."""
     for k in range(count):
@@ -84,7 +83,7 @@ def sines(count: int, cos: Any, eps: Any, one: Any, sin: Any) -> None:
         sin[k] = np.sqrt(square if square > (one + one + one + one) * eps else eps * eps)
 
 
-@part_of_pass
+@part_of_pass()
 def _perform(code: int, count: int, a: Any, b: Any, c: Any, one: Any, result: Any) -> None:
     """One operation of a program."""
     zero = one - one
@@ -145,7 +144,7 @@ def run(first: int, last: int, memory: int, plan: Any) -> None:
         _perform(step[0], last, a, b, c, one, result)
 
 
-@part_of_pass
+@part_of_pass()
 def fill(count: int, weight_norm: Any, input_norm: Any, one: Any, registers: Any) -> None:
     """What a program may ask for beside the angles."""
     weight_norms, input_norms = at(registers, WEIGHT_NORM * STRIP, one), at(registers, INPUT_NORM * STRIP, one)
@@ -154,21 +153,21 @@ def fill(count: int, weight_norm: Any, input_norm: Any, one: Any, registers: Any
         input_norms[k] = each(input_norm, k)
 
 
-@part_of_pass
+@part_of_pass(apart=True)
 def copy(count: int, source: Any, target: Any) -> None:
     """As many numbers."""
     for k in range(count):
         target[k] = source[k]
 
 
-@part_of_pass
+@part_of_pass(apart=True)
 def turn(count: int, grad: Any, direction: Any, turned: Any) -> None:
     """D∘g"""
     for k in range(count):
         turned[k] = grad[k] * direction[k]
 
 
-@sum_of_pass
+@part_of_pass(reassociates=True, apart=True)
 def turn_and_sum(
     count: int,
     grad: Any,
@@ -191,7 +190,7 @@ def turn_and_sum(
     return total
 
 
-@part_of_pass
+@part_of_pass()
 def prepare(work: int, share: int, program: int, one: Any) -> Any:
     """The registers of a share, filled with the program's constants; those behind will be written to and never read."""
     plan = at(program, 0, np.int64(0))
@@ -203,7 +202,7 @@ def prepare(work: int, share: int, program: int, one: Any) -> Any:
     return registers
 
 
-@part_of_pass
+@part_of_pass()
 def run_program(count: int, program: int, registers: Any, weight_norm: Any, input_norm: Any, one: Any) -> None:
     """What the program does with the angles, if it does anything."""
     address = at(program, RUN, np.int64(0))[0]
@@ -212,7 +211,7 @@ def run_program(count: int, program: int, registers: Any, weight_norm: Any, inpu
         call(address, 0, count, registers, program)
 
 
-@sum_of_pass
+@part_of_pass(reassociates=True, apart=True)
 def _split_at_once(
     count: int,
     output: Any,
@@ -250,7 +249,7 @@ def _split_at_once(
     return total
 
 
-@part_of_pass
+@part_of_pass()
 def split_strip(
     count: int,
     program: int,
@@ -373,7 +372,7 @@ def split_rows(first: int, last: int, share: int, given: Any) -> None:
                 partial[k] = one - one
 
 
-@sum_of_pass
+@part_of_pass(reassociates=True, apart=True)
 def square_sum(count: int, x: Any, one: Any) -> Any:
     """Σ x²"""
     total = one - one

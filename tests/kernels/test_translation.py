@@ -21,7 +21,6 @@ from prproduct.kernels.compiler.words import (
     one_of,
     part_of_pass,
     rounded_to,
-    sum_of_pass,
 )
 
 FACTOR = np.float32(2.5)
@@ -102,13 +101,13 @@ def test_loops_go_on_end_and_return_as_in_python(last, share):
     assert run(flow, last=last, share=share)[:4] == expected
 
 
-@part_of_pass
+@part_of_pass()
 def both(a, b, swapped):
     """A tuple either way."""
     return (b, a) if swapped else (a, b)
 
 
-@part_of_pass
+@part_of_pass()
 def start_of(memory, one):
     """A pointer, by way of two returns."""
     if memory:
@@ -116,7 +115,7 @@ def start_of(memory, one):
     return at(memory, 0, one)
 
 
-@sum_of_pass
+@part_of_pass(reassociates=True)
 def summed(count, x, factor, one):
     """Factors may be many or one."""
     total = one - one
@@ -243,14 +242,14 @@ def keyword(first, last, share, given):
     first = max(first, last, key=None)
 
 
-@part_of_pass  # noqa: RET503
+@part_of_pass()  # noqa: RET503
 def half(a):
     """Something, or nothing."""
     if a > 0:
         return a
 
 
-@part_of_pass
+@part_of_pass()
 def either(a):
     """Something, or nothing, or something else."""
     if a > 1:

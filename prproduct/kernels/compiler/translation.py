@@ -227,5 +227,8 @@ class _Translator(Expressions):
         into = ir.Function(module, signature, module.get_unique_name(part.__name__))
         into.linkage = "internal"
         into.attributes.add("noinline")
+        for argument in into.args:
+            if part.apart and argument.type == ADDRESS:
+                argument.add_attribute("noalias")
         arguments = [as_type(kind, argument) for kind, argument in zip(types, into.args, strict=True)]
         return into, _Translator(part, into, arguments, self.parts).returned

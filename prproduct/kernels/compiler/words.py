@@ -112,10 +112,14 @@ def _called(builder: ir.IRBuilder, address: Any, result: Any, arguments: list[An
 
 
 class Part:
-    """A function for use by passes; with `reassociates`, its sums may be taken in any order."""
+    """A function for use by passes.
 
-    def __init__(self, function: Callable[..., Any], reassociates: bool = False) -> None:
-        self.function, self.reassociates = function, reassociates
+    With `reassociates`, its sums may be taken in any order: several side by side, NaN and Inf as ever. With `apart`,
+    whatever it writes to lies apart from all else that it is given, and loops need not look.
+    """
+
+    def __init__(self, function: Callable[..., Any], reassociates: bool = False, apart: bool = False) -> None:
+        self.function, self.reassociates, self.apart = function, reassociates, apart
         self.__name__, self.__doc__ = function.__name__, function.__doc__
 
     def __call__(self, *arguments: Any) -> Any:
@@ -123,11 +127,6 @@ class Part:
         raise TypeError(f"{self.__name__} is a part of compiled passes")
 
 
-def part_of_pass(function: Callable[..., Any]) -> Part:
+def part_of_pass(*, reassociates: bool = False, apart: bool = False) -> Callable[[Callable[..., Any]], Part]:
     """Decorates a function that passes call; compiled for the types of each call."""
-    return Part(function)
-
-
-def sum_of_pass(function: Callable[..., Any]) -> Part:
-    """`part_of_pass` for loops that add up, in any order: several sums side by side; NaN and Inf as ever."""
-    return Part(function, reassociates=True)
+    return lambda function: Part(function, reassociates, apart)

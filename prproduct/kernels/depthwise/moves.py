@@ -18,7 +18,7 @@ from prproduct.kernels.compiler.words import (
     fill_eight,
     integers,
     one_of,
-    sum_of_pass,
+    part_of_pass,
 )
 
 # The integers by which passes know a layout (`layout.layout`), the first five for each of three axes: places,
@@ -73,7 +73,7 @@ TO_PHASES, FROM_PHASES, TO_RUN, FROM_RUN = range(KINDS)  # of moves
 CHUNK = 4096  # products added up in the layer's own precision before they go to a total in float64
 
 
-@sum_of_pass
+@part_of_pass(reassociates=True)
 def _combine(count: int, a: Any, b: Any, c: Any, of_a: Any, of_b: Any, of_c: Any, fresh: bool, target: Any) -> None:
     if fresh:
         for k in range(count):
@@ -83,7 +83,7 @@ def _combine(count: int, a: Any, b: Any, c: Any, of_a: Any, of_b: Any, of_c: Any
             target[k] += a[k] * of_a + b[k] * of_b + c[k] * of_c
 
 
-@sum_of_pass
+@part_of_pass(reassociates=True)
 def _products(count: int, turned: Any, a: Any, b: Any, c: Any, one: Any) -> Any:
     of_a = of_b = of_c = one - one
     for k in range(count):

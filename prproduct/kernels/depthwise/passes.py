@@ -81,7 +81,7 @@ from prproduct.kernels.passes import (
 )
 
 
-@part_of_pass
+@part_of_pass()
 def _add_along(count: int, x: Any, coefficient: Any, factor: Any, total: Any) -> None:
     for k in range(count):
         total[k] += x[k] * coefficient[k] * factor

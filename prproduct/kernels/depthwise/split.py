@@ -14,8 +14,8 @@ from prproduct.kernels.compiler.words import (
     at,
     integers,
     one_of,
+    part_of_pass,
     rounded_to,
-    sum_of_pass,
 )
 from prproduct.kernels.depthwise.moves import (
     BY_INPUT,
@@ -50,7 +50,7 @@ from prproduct.kernels.passes import (
 )
 
 
-@sum_of_pass
+@part_of_pass(reassociates=True)
 def _norms(count: int, square: Any, one: Any, value: Any, inverse: Any) -> Any:
     """`pairs.Norms.of`, and the sum of the norms."""
     zero, total = one - one, one - one
@@ -63,7 +63,7 @@ def _norms(count: int, square: Any, one: Any, value: Any, inverse: Any) -> Any:
     return total
 
 
-@sum_of_pass
+@part_of_pass(reassociates=True)
 def _split_at_once(
     count: int,
     square: Any,
