@@ -108,14 +108,14 @@ def _radial(
         of_x[k] = radial * weight_length[k]
 
 
-@range_pass(17)
+@range_pass(18)
 def split_last(first: int, last: int, share: int, given: Any) -> None:
     """`convolution_passes.split_planes` for images with channels last."""
     one = one_of(given)
     transposed, groups, in_channels, channels, geometry, x, output, gradient, for_weight, for_input = integers(given)[
         :10
     ]
-    table, by_weight, coefficients, work, memory, tiles, program = integers(given)[10:]
+    table, by_weight, total_norm, coefficients, work, memory, tiles, program = integers(given)[10:]
     plan, half = at(program, 0, np.int64(0)), at(geometry, 0, np.int64(0))[HALF]
     floor = at(plan[LIMITS], FLOOR, one)[0]
     places, windows = extent(geometry, transposed)
@@ -143,7 +143,7 @@ def split_last(first: int, last: int, share: int, given: Any) -> None:
         at(registers, input_half[DIRECTION] * STRIP, one),
     )
     spread, unread = at(registers, plan[REGISTERS] * STRIP, one), at(registers, (plan[REGISTERS] + 3) * STRIP, one)
-    blocks = 0
+    blocks, all_norms = 0, 0.0
     for n in range(first, last):
         image = at(x, n * places * groups * in_channels, one)
         if in_channels == 1:
@@ -152,7 +152,8 @@ def split_last(first: int, last: int, share: int, given: Any) -> None:
             add_squares(places * groups, image, source)
         else:
             squares_of_image(places, groups, in_channels, image, one, source)
-        norms(all_windows, sum_over_windows(not transposed, groups, geometry, source, one), one, norm, reciprocal)
+        squares = sum_over_windows(not transposed, groups, geometry, source, one)
+        all_norms += norms(all_windows, squares, one, norm, reciprocal)
         for k in range(all_windows):
             by_input[k] = one - one
         for start in range(0, windows * vectors, span):
@@ -206,6 +207,7 @@ def split_last(first: int, last: int, share: int, given: Any) -> None:
         target = at(coefficients, n * places * groups, one)
         for k in range(places * groups):
             target[k] = result[k]
+    at(total_norm, share, 1.0)[0] = all_norms
 
 
 @range_pass(7)

@@ -28,7 +28,6 @@ from prproduct.kernels.passes import (
     copy,
     prepare,
     split_strip,
-    square_sum,
     turn,
 )
 
@@ -54,15 +53,17 @@ def add_squares(count: int, x: Any, total: Any) -> None:
         total[k] += x[k] * x[k]
 
 
-@part_of_pass(apart=True)
-def norms(count: int, square: Any, one: Any, value: Any, inverse: Any) -> None:
-    """`pairs.Norms.of`."""
-    zero = one - one
+@part_of_pass(reassociates=True, apart=True)
+def norms(count: int, square: Any, one: Any, value: Any, inverse: Any) -> Any:
+    """`pairs.Norms.of`, and the sum of the norms."""
+    zero, total = one - one, one - one
     for k in range(count):
         root = np.sqrt(square[k])
         positive = root > zero and root < np.inf
         value[k] = root if positive else zero
         inverse[k] = one / root if positive else zero
+        total += root if positive else zero
+    return total
 
 
 @part_of_pass(apart=True)
@@ -152,7 +153,7 @@ def extent(geometry: int, transposed: int) -> Any:
     return (counts, sizes) if transposed else (sizes, counts)
 
 
-@range_pass(16)
+@range_pass(17)
 def split_planes(first: int, last: int, share: int, given: Any) -> None:
     """`splitting.split` for planes, and the sums over windows before and behind it, for images and groups.
 
@@ -163,7 +164,7 @@ def split_planes(first: int, last: int, share: int, given: Any) -> None:
     transposed, groups, in_channels, channels, geometry, x, output, gradient, for_weight, for_input = integers(given)[
         :10
     ]
-    table, by_weight, coefficients, work, memory, program = integers(given)[10:]
+    table, by_weight, total_norm, coefficients, work, memory, program = integers(given)[10:]
     plan, half = at(program, 0, np.int64(0)), at(geometry, 0, np.int64(0))[HALF]
     places, windows = extent(geometry, transposed)
     vectors = groups * channels
@@ -172,13 +173,14 @@ def split_planes(first: int, last: int, share: int, given: Any) -> None:
     reciprocal, by_input = at(norm, windows, one), at(norm, 2 * windows, one)
     totals = at(by_weight, share * vectors, 1.0)
     registers = prepare(work, share, program, one)
-    unread = at(registers, plan[REGISTERS] * STRIP, one)
+    unread, all_norms = at(registers, plan[REGISTERS] * STRIP, one), 0.0
     for unit in range(first, last):
         for k in range(places):
             source[k] = one - one
         for c in range(in_channels):
             add_squares(places, at(x, (unit * in_channels + c) * places, one), source)
-        norms(windows, sum_over_windows(not transposed, 1, geometry, source, one), one, norm, reciprocal)
+        squares = sum_over_windows(not transposed, 1, geometry, source, one)
+        all_norms += norms(windows, squares, one, norm, reciprocal)
         for k in range(windows):
             by_input[k] = one - one
         for j in range(channels):
@@ -211,27 +213,7 @@ def split_planes(first: int, last: int, share: int, given: Any) -> None:
         turn(windows, by_input, reciprocal, source)
         result, target = sum_over_windows(transposed, 1, geometry, source, one), at(coefficients, unit * places, one)
         copy(places, result, target)
-
-
-@range_pass(8)
-def window_norms(first: int, last: int, share: int, given: Any) -> None:
-    """The sum of all windows' norms, in float64 for each share, of images, or with planes of images and groups."""
-    one = one_of(given)
-    planes, transposed, groups, channels, geometry, x, memory, total = integers(given)
-    places, windows = extent(geometry, transposed)
-    source = at(memory, share * 2 * at(geometry, 0, np.int64(0))[HALF], one)
-    all_norms = 0.0
-    for unit in range(first, last):
-        image = at(x, unit * places * groups * channels, one)
-        for s in range(places * groups):
-            source[s] = one - one if planes else square_sum(channels, at(image, s * channels, one), one)
-        for c in range(channels if planes else 0):
-            add_squares(places, at(image, c * places, one), source)
-        squares = sum_over_windows(not transposed, groups, geometry, source, one)
-        for s in range(windows * groups):
-            root = np.sqrt(squares[s])
-            all_norms += root if root > 0.0 and root < np.inf else 0.0
-    at(total, share, 1.0)[0] = all_norms
+    at(total_norm, share, 1.0)[0] = all_norms
 
 
 @range_pass(7)

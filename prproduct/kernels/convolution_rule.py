@@ -66,24 +66,23 @@ class Passes(WrittenPasses):
 
     def measure(self) -> list[Phase]:
         """What is known of the weight vectors."""
-        return [self.weight_norms(W), self.weight_table(0, 0, self.data_vectors)]
+        return [self.weight_norms(W), self.weight_table(0, 0)]
 
     def measure_with_biases(self) -> list[Phase]:
-        """For a bias, the sum of the windows' norms is needed."""
-        what = (self.planes, self.contraction.transposed, self.together, self.in_channels)
-        where = (self.geometry.ctypes.data, X, self.work, self.total_norm)
-        of_windows = Phase(convolution_passes().window_norms[self.size], 0, self.units, (*what, *where))
-        table = self.weight_table(BIAS, int(self.count > 1), self.data_vectors)
-        return [of_windows, self.weight_norms(W), table]
+        return [self.weight_norms(W), self.weight_table(BIAS, int(self.count > 1))]
+
+    def check(self) -> list[Phase]:
+        """Whether the bias has drowned p: behind the split, which finds the windows' norms."""
+        return [self.find_drowned(self.data_vectors)]
 
     def split(self) -> list[Phase]:
-        """`splitting.split`, and the coefficients of the correction along the input; not if the bias has drowned p."""
+        """`splitting.split`, and the coefficients of the correction along the input."""
         what = (self.contraction.transposed, self.groups, self.in_channels, self.vectors.channels)
-        where = (X, P, GRAD, FOR_WEIGHT, FOR_INPUT, self.table, self.by_weight, self.coefficients)
+        where = (X, P, GRAD, FOR_WEIGHT, FOR_INPUT, self.table, self.by_weight, self.total_norm, self.coefficients)
         memory = (self.registers, self.work) if self.planes else (self.registers, self.work, self.tiles)
         split = convolution_passes().split_planes if self.planes else channels_last_passes().split_last
         integers = (*what, self.geometry.ctypes.data, *where, *memory, self.plan)
-        return [Phase(split[self.size], 0, self.units, integers, True, self.drowned)]
+        return [Phase(split[self.size], 0, self.units, integers, waits=True)]
 
     def along_weight(self) -> list[Phase]:
         """What is to be added to dW."""
@@ -129,10 +128,10 @@ class ConvolutionRule:
         self.p = output.contiguous(memory_format=self.format)
 
     def _split(self, grad: Tensor, for_weight: Tensor, for_input: Tensor) -> None:
-        """Again without a bias that turns out to have drowned p."""
+        """Again without a bias that turns out to have drowned p, which is rare."""
         pairs = (grad.data_ptr(), for_weight.data_ptr(), for_input.data_ptr())
         if self.bias is not None:
-            self._play((Passes.measure_with_biases, Passes.split), self.bias.data_ptr(), *pairs)
+            self._play((Passes.measure_with_biases, Passes.split, Passes.check), self.bias.data_ptr(), *pairs)
             if float64_at(self.memory + self.passes.drowned - MEMORY) == 0.0:
                 return
             self._read_off(self.contraction.native(self.input, self.weight, None))

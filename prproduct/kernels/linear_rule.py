@@ -33,7 +33,10 @@ class Passes(WrittenPasses):
     def measure(self, bias: int = 0, bias_step: int = 0) -> list[Phase]:
         """The norms of all vectors."""
         of_input = self.norms(X, self.data_vectors, self.rows, self.norm, self.inverse, self.total_norm)
-        return [self.weight_norms(W), of_input, self.weight_table(bias, bias_step, self.rows)]
+        table = [self.weight_norms(W), of_input, self.weight_table(bias, bias_step)]
+        return (
+            [*table, self.find_drowned(self.rows, waits=False)] if bias else table
+        )  # by the share that made the table
 
     def measure_with_one_bias(self) -> list[Phase]:
         return self.measure(BIAS)

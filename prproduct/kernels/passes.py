@@ -407,25 +407,21 @@ def norms_of_vectors(first: int, last: int, share: int, given: Any) -> None:
         at(total, share, 1.0)[0] = norms
 
 
-@range_pass(11)
+@range_pass(10)
 def tabulate(first: int, last: int, share: int, given: Any) -> None:
     """What follows from the norms in the table, for all groups. Sums for weight vectors start at zero.
 
-    With `relative`, lengths are to be shares of the group's longest. The sums of the data vectors' norms, one for each
-    share, are followed by whether the bias has drowned p: it has where it is so large that output − bias has lost p,
-    and p is worth computing again (`plain_rule._drowns`).
+    With `relative`, lengths are to be shares of the group's longest.
     """
     if first == last:
         return
     one = one_of(given)
-    channels, relative, limit, offset, offset_step, table, longest, by_weight, total_norm = integers(given)[:9]
-    shares, data_vectors = integers(given)[9:]
+    channels, relative, limit, offset, offset_step, table, longest, by_weight, shares, drowned = integers(given)
     vectors, limits = last * channels, at(limit, 0, one)
     tiny, negligible = limits[TINY], limits[NEGLIGIBLE]
     values, inverses = at(table, WEIGHT_VALUE * vectors, one), at(table, WEIGHT_INVERSE * vectors, one)
     offsets, rounded = at(table, OFFSET * vectors, one), at(table, ROUNDED * vectors, one)
     lengths, longest_of = at(table, WEIGHT_LENGTH * vectors, one), at(longest, 0, one)
-    all_offsets = all_norms = all_data = 0.0
     for g in range(last):
         most = tiny
         for k in range(g * channels, (g + 1) * channels):
@@ -436,13 +432,29 @@ def tabulate(first: int, last: int, share: int, given: Any) -> None:
             excess = (abs(offsets[k]) + tiny) * inverses[k]
             rounded[k] = excess if excess > negligible else one - one
             lengths[k] = values[k] / most if relative else values[k]
-            all_offsets += abs(offsets[k])
-            all_norms += values[k]
     for k in range(shares * vectors):
         at(by_weight, k, 1.0)[0] = 0.0
-    for thread in range(shares if offset else 0):
+    at(drowned, 0, 1.0)[0] = 0.0
+
+
+@range_pass(6)
+def find_drowned(first: int, last: int, share: int, given: Any) -> None:
+    """Whether the bias is so large that output − bias has lost p, and has to be computed again (`plain_rule._drowns`).
+
+    The sum of the data vectors' norms is there in shares.
+    """
+    if first == last:
+        return
+    one = one_of(given)
+    vectors, data_vectors, table, total_norm, shares, drowned = integers(given)
+    offsets, norms = at(table, OFFSET * vectors, one), at(table, WEIGHT_VALUE * vectors, one)
+    all_offsets = all_norms = all_data = 0.0
+    for k in range(vectors):
+        all_offsets += abs(offsets[k])
+        all_norms += norms[k]
+    for thread in range(shares):
         all_data += at(total_norm, thread, 1.0)[0]
-    at(total_norm, shares, 1.0)[0] = 1.0 if offset and all_offsets * data_vectors > 2.0 * all_norms * all_data else 0.0
+    at(drowned, 0, 1.0)[0] = 1.0 if all_offsets * data_vectors > 2.0 * all_norms * all_data else 0.0
 
 
 @range_pass(13)

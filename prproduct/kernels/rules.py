@@ -113,13 +113,18 @@ class Workspace:
         kernel = passes().norms_of_vectors[self.size]
         return Phase(kernel, 0, count, (*vectors, memory, value, inverse, total))
 
-    def weight_table(self, bias: int, bias_step: int, data_vectors: int) -> Phase:
-        """What else is known of the weight vectors, and whether the bias has drowned p in the output; 0: no bias."""
+    def weight_table(self, bias: int, bias_step: int) -> Phase:
+        """What else is known of the weight vectors; 0: no bias."""
         limits = _limits(self.dtype, self.convolution).ctypes.data
         vectors = (self.vectors.channels, self.convolution, limits)
-        memory = (self.table, self.longest, self.by_weight, self.total_norm, self.threads)
-        integers = (*vectors, bias, bias_step, *memory, data_vectors)
+        memory = (self.table, self.longest, self.by_weight, self.threads, self.drowned)
+        integers = (*vectors, bias, bias_step, *memory)
         return Phase(passes().tabulate[self.size], self.groups - 1, self.groups, integers, waits=True)  # by one share
+
+    def find_drowned(self, data_vectors: int, waits: bool = True) -> Phase:
+        """Whether the bias has drowned p in the output: once the norms of all vectors are known."""
+        integers = (self.count, data_vectors, self.table, self.total_norm, self.threads, self.drowned)
+        return Phase(passes().find_drowned[self.size], 0, 1, integers, waits)
 
     def weight_multiples(self, weight: int, total: int, fresh: bool) -> Phase:
         """To dW, which lies as the weight does; or with `fresh`, as its beginning."""

@@ -109,6 +109,39 @@ def test_equal_plain_torch(name, product, dtype, passes_run):
     assert_equal_to_rounding(got, expected, dtype)
 
 
+@pytest.mark.parametrize("format", [torch.contiguous_format, torch.channels_last], ids=["planes", "channels last"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("name", ["linear", "conv2d", "conv2d, groups", "conv_transpose2d"])
+def test_a_bias_that_drowns_p(name, dtype, format, passes_run):
+    """What output − bias has lost is computed again, as if there were no bias."""
+    op, x, w, bias, options = operands(name, dtype)
+    if "conv" in name:
+        x = x.detach().contiguous(memory_format=format).requires_grad_()
+    y = op(x, w, bias.detach() * (1e4 if dtype == torch.float32 else 1e10), **options, product="pr")
+    passes_run.clear()
+    grad = torch.randn(y.shape, dtype=dtype)
+    got, expected = both_gradients(y, (x, w), grad)
+    assert len([run for run in passes_run if run in MAIN_PASSES]) == 2
+    assert_equal_to_rounding(got, expected, dtype)
+    exact = torch.autograd.grad(op(x, w, None, **options, product="pr"), (x, w), grad)
+    assert all(torch.equal(a, b) for a, b in zip(got, exact, strict=True))
+
+
+@pytest.mark.parametrize("format", [torch.contiguous_format, torch.channels_last], ids=["planes", "channels last"])
+@pytest.mark.parametrize("count", [1, 2])
+def test_how_large_a_bias_is_that_drowns_p(count, format, threads, passes_run):
+    """Twice the mean of ‖w‖‖x‖, of all windows and of all threads' shares."""
+    x = torch.ones(32, 2, 40, 41, dtype=torch.float64).contiguous(memory_format=format)
+    w = torch.ones(3, 2, 3, 3, dtype=torch.float64, requires_grad=True)
+    norms = torch.nn.functional.conv2d(x.square(), w.detach()[:1], padding=1).sqrt()
+    threads(count)
+    for factor, runs in ((1.999, 1), (2.001, 2)):
+        y = pr.functional.conv2d(x, w, (factor * 18.0**0.5 * norms.mean()).expand(3), padding=1)
+        passes_run.clear()
+        y.sum().backward()
+        assert len([run for run in passes_run if run in MAIN_PASSES]) == runs
+
+
 @pytest.mark.parametrize("product", ["pr", "pr-w", "tempered:0.3"])
 @pytest.mark.parametrize(
     "name",

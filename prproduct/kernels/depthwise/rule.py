@@ -59,14 +59,14 @@ class Passes(WrittenPasses):
 
     def measure(self) -> list[Phase]:
         """What is known of the weight vectors."""
-        return [self.weight_norms(W), self.weight_table(0, 0, self.data_vectors)]
+        return [self.weight_norms(W), self.weight_table(0, 0)]
 
     def measure_with_biases(self) -> list[Phase]:
-        return [self.weight_norms(W), *self.check()]
+        return [self.weight_norms(W), self.weight_table(BIAS, 1)]
 
     def check(self) -> list[Phase]:
         """Whether the bias has drowned p: behind the planes, whose windows' norms say so."""
-        return [self.weight_table(BIAS, 1, self.data_vectors)]
+        return [self.find_drowned(self.data_vectors)]
 
     def planes(self, wants_input: bool, wants_weight: bool) -> list[Phase]:
         """dX, and the sums of which dW is made."""

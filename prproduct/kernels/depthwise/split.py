@@ -17,6 +17,7 @@ from prproduct.kernels.compiler.words import (
     part_of_pass,
     rounded_to,
 )
+from prproduct.kernels.convolution_passes import norms
 from prproduct.kernels.depthwise.moves import (
     BY_INPUT,
     CHUNK,
@@ -51,19 +52,6 @@ from prproduct.kernels.passes import (
 
 
 @part_of_pass(reassociates=True)
-def _norms(count: int, square: Any, one: Any, value: Any, inverse: Any) -> Any:
-    """`pairs.Norms.of`, and the sum of the norms."""
-    zero, total = one - one, one - one
-    for k in range(count):
-        root = np.sqrt(square[k])
-        positive = root > zero and root < np.inf
-        value[k] = root if positive else zero
-        inverse[k] = one / root if positive else zero
-        total += root if positive else zero
-    return total
-
-
-@part_of_pass(reassociates=True)
 def _split_at_once(
     count: int,
     square: Any,
@@ -78,7 +66,7 @@ def _split_at_once(
     turned: Any,
     coefficient: Any,
 ) -> Any:
-    """`_norms`, `angles` and `turn_and_sum` in one loop, in which the square roots hide the rest.
+    """`norms`, `angles` and `turn_and_sum` in one loop, in which the square roots hide the rest.
 
     The sums are those along the weight vector and of the norms. What is chosen between two factors keeps the compiler
     from multiplying the inverses of both norms first, which may overflow.
@@ -127,7 +115,7 @@ def split_at_once(output: int, gradient: int, place: int, given: Any) -> None:
     memory, of_weight = at(all_memory, share * layout[MEMORY], one), at(table, vector, one)
     length = rounded_to(one, at(plan[CONSTANTS], plan[WEIGHT_HALF + LENGTH], 1.0)[0])
     for start in range(0, layout[WINDOWS], CHUNK):
-        along, norms = _split_at_once(
+        along, all_norms = _split_at_once(
             CHUNK if layout[WINDOWS] - start > CHUNK else layout[WINDOWS] - start,
             at(memory, layout[BY_INPUT] + start, one),
             at(output, start, one),
@@ -142,7 +130,7 @@ def split_at_once(output: int, gradient: int, place: int, given: Any) -> None:
             at(memory, layout[COEFFICIENTS] + start, one),
         )
         at(by_weight, share * vectors + vector, 1.0)[0] += along
-        at(total_norm, share, 1.0)[0] += norms
+        at(total_norm, share, 1.0)[0] += all_norms
 
 
 @range_pass(GIVEN)
@@ -169,7 +157,7 @@ def split_strips(output: int, gradient: int, place: int, given: Any) -> None:
     norm, reciprocal = at(memory, layout[NORMS], one), at(memory, layout[INVERSES], one)
     by_input, of_vector = at(memory, layout[BY_INPUT], one), at(table, vector, one)
     if vector % channels == 0:
-        at(total_norm, share, 1.0)[0] += _norms(layout[WINDOWS], by_input, one, norm, reciprocal)
+        at(total_norm, share, 1.0)[0] += norms(layout[WINDOWS], by_input, one, norm, reciprocal)
         for k in range(layout[COUNTS] * layout[COUNTS + 1] * layout[COUNTS + 2]):
             by_input[k] = one - one
     for start in range(0, layout[WINDOWS], STRIP):
