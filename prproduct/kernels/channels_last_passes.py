@@ -14,13 +14,17 @@ import numpy as np
 from prproduct.kernels.compiler.entries import range_pass
 from prproduct.kernels.compiler.words import at, fill_eight, integers, one_of, part_of_pass
 from prproduct.kernels.convolution_passes import HALF, add_squares, extent, norms, sum_over_windows
-from prproduct.kernels.passes import (
+from prproduct.kernels.program_passes import prepare, run_program
+from prproduct.kernels.programs import COS, INVERSE_SIN
+from prproduct.kernels.strips import angles, copy, turn
+from prproduct.kernels.tables import (
     BLOCK,
     DIRECTION,
     FIELDS,
     FLOOR,
     HAS_SUMS,
     INPUT_HALF,
+    IS_PR,
     LENGTH,
     LIMITS,
     OFFSET,
@@ -33,12 +37,7 @@ from prproduct.kernels.passes import (
     WEIGHT_LENGTH,
     WEIGHT_VALUE,
     WRITES,
-    angles,
-    prepare,
-    run_program,
-    turn,
 )
-from prproduct.kernels.programs import COS, INVERSE_SIN
 
 EIGHT = 8  # channels at a time, for which the compiler makes a vector of each
 
@@ -89,7 +88,7 @@ def _gather(start: int, count: int, channels: int, of_pairs: Any, one: Any, of_w
         of_windows[row] += total
 
 
-@part_of_pass()
+@part_of_pass(apart=True)
 def _radial(
     count: int,
     grad: Any,
@@ -108,6 +107,102 @@ def _radial(
         of_x[k] = radial * weight_length[k]
 
 
+@part_of_pass(apart=True)
+def _split_at_once(
+    count: int,
+    output: Any,
+    gradient: Any,
+    offset: Any,
+    rounded: Any,
+    weight_inverse: Any,
+    input_inverse: Any,
+    input_norm: Any,
+    weight_length: Any,
+    length: Any,
+    floor: Any,
+    one: Any,
+    sums: Any,
+    of_x: Any,
+    turned: Any,
+) -> None:
+    """`angles`, `_radial` and `turn` in one loop, for D = 1/|sin θ| and one L for all."""
+    zero = one - one
+    for k in range(count):
+        c = (output[k] - offset[k]) * input_inverse[k] * weight_inverse[k]
+        c = min(max(c, -one), one) if c == c else zero
+        square = (one - c) * (one + c)
+        resolved = square > floor * (one + rounded[k] * input_inverse[k])
+        direction = one / np.sqrt(square if resolved else one)
+        radial = (length - direction) * c * gradient[k]
+        sums[k] += radial * input_norm[k]
+        of_x[k] = radial * weight_length[k]
+        turned[k] = gradient[k] * direction
+
+
+@part_of_pass()
+def _split_strip(
+    count: int,
+    program: int,
+    registers: Any,
+    one: Any,
+    output: Any,
+    gradient: Any,
+    tile: Any,
+    span: int,
+    input_norm: Any,
+    input_inverse: Any,
+    sums: Any,
+    of_x: Any,
+    for_weight: Any,
+    for_input: Any,
+) -> None:
+    """`strips.split_strip`, where along a strip both vectors change."""
+    plan = at(program, 0, np.int64(0))
+    weight_half, input_half = at(plan, WEIGHT_HALF, np.int64(0)), at(plan, INPUT_HALF, np.int64(0))
+    offset, rounded, floor = (
+        at(tile, OFFSET * span, one),
+        at(tile, ROUNDED * span, one),
+        at(plan[LIMITS], FLOOR, one)[0],
+    )
+    inverse, lengths = at(tile, WEIGHT_INVERSE * span, one), at(tile, WEIGHT_LENGTH * span, one)
+    w_length, x_length = at(registers, weight_half[LENGTH] * STRIP, one), at(registers, input_half[LENGTH] * STRIP, one)
+    floor = at(plan[LIMITS], FLOOR, one)[0]
+    if plan[IS_PR]:
+        _split_at_once(
+            count,
+            output,
+            gradient,
+            offset,
+            rounded,
+            inverse,
+            input_inverse,
+            input_norm,
+            lengths,
+            w_length[0],
+            floor,
+            one,
+            sums,
+            of_x,
+            for_weight,
+        )
+        return
+    cos, inverse_sin = at(registers, COS * STRIP, one), at(registers, INVERSE_SIN * STRIP, one)
+    w_direction = at(registers, weight_half[DIRECTION] * STRIP, one)
+    x_direction = at(registers, input_half[DIRECTION] * STRIP, one)
+    angles(count, output, offset, inverse, input_inverse, rounded, floor, one, cos, inverse_sin)
+    run_program(count, program, registers, at(tile, WEIGHT_VALUE * span, one), input_norm, one)
+    if weight_half[HAS_SUMS]:
+        _radial(count, gradient, w_length, w_direction, cos, input_norm, lengths, sums, of_x)
+    if weight_half[WRITES]:
+        turn(count, gradient, w_direction, for_weight)
+    if not plan[SAME]:
+        if input_half[HAS_SUMS]:
+            unread = at(registers, (plan[REGISTERS] + 3) * STRIP, one)
+            _radial(count, gradient, x_length, x_direction, cos, input_norm, lengths, unread, of_x)
+        if input_half[WRITES]:
+            turn(count, gradient, x_direction, for_input)
+
+
 @range_pass(18)
 def split_last(first: int, last: int, share: int, given: Any) -> None:
     """`convolution_passes.split_planes` for images with channels last."""
@@ -117,7 +212,6 @@ def split_last(first: int, last: int, share: int, given: Any) -> None:
     ]
     table, by_weight, total_norm, coefficients, work, memory, tiles, program = integers(given)[10:]
     plan, half = at(program, 0, np.int64(0)), at(geometry, 0, np.int64(0))[HALF]
-    floor = at(plan[LIMITS], FLOOR, one)[0]
     places, windows = extent(geometry, transposed)
     vectors, all_windows = groups * channels, windows * groups
     span = STRIP // vectors * vectors if vectors <= STRIP else vectors
@@ -132,17 +226,7 @@ def split_last(first: int, last: int, share: int, given: Any) -> None:
     for k in range(span):
         partial[k] = one - one
     registers = prepare(work, share, program, one)
-    cos, inverse = at(registers, COS * STRIP, one), at(registers, INVERSE_SIN * STRIP, one)
-    weight_half, input_half = at(program, WEIGHT_HALF, np.int64(0)), at(program, INPUT_HALF, np.int64(0))
-    w_length, w_direction = (
-        at(registers, weight_half[LENGTH] * STRIP, one),
-        at(registers, weight_half[DIRECTION] * STRIP, one),
-    )
-    x_length, x_direction = (
-        at(registers, input_half[LENGTH] * STRIP, one),
-        at(registers, input_half[DIRECTION] * STRIP, one),
-    )
-    spread, unread = at(registers, plan[REGISTERS] * STRIP, one), at(registers, (plan[REGISTERS] + 3) * STRIP, one)
+    spread = at(registers, plan[REGISTERS] * STRIP, one)
     blocks, all_norms = 0, 0.0
     for n in range(first, last):
         image = at(x, n * places * groups * in_channels, one)
@@ -164,49 +248,39 @@ def split_last(first: int, last: int, share: int, given: Any) -> None:
                     n * windows * vectors + here,
                     here - start,
                 )
-                of_weight, grad = at(tile, of_tile, one), at(gradient, pair, one)
                 if channels == 1:  # every pair has its own window
                     x_norm, x_inverse, of_x = at(norm, here, one), at(reciprocal, here, one), at(by_input, here, one)
                 else:
                     x_norm, x_inverse, of_x = spread, at(spread, STRIP, one), at(spread, 2 * STRIP, one)
                     _spread(here, count, channels, norm, reciprocal, one, spread)
-                angles(
+                _split_strip(
                     count,
-                    at(output, pair, one),
-                    at(of_weight, OFFSET * span, one),
-                    at(of_weight, WEIGHT_INVERSE * span, one),
-                    x_inverse,
-                    at(of_weight, ROUNDED * span, one),
-                    floor,
+                    program,
+                    registers,
                     one,
-                    cos,
-                    inverse,
+                    at(output, pair, one),
+                    at(gradient, pair, one),
+                    at(tile, of_tile, one),
+                    span,
+                    x_norm,
+                    x_inverse,
+                    at(partial, of_tile, one),
+                    of_x,
+                    at(for_weight, pair, one),
+                    at(for_input, pair, one),
                 )
-                run_program(count, program, registers, at(of_weight, WEIGHT_VALUE * span, one), x_norm, one)
-                lengths, summed = at(of_weight, WEIGHT_LENGTH * span, one), at(partial, of_tile, one)
-                if weight_half[HAS_SUMS]:
-                    _radial(count, grad, w_length, w_direction, cos, x_norm, lengths, summed, of_x)
-                if not plan[SAME]:
-                    if input_half[HAS_SUMS]:
-                        _radial(count, grad, x_length, x_direction, cos, x_norm, lengths, unread, of_x)
-                    if input_half[WRITES]:
-                        turn(count, grad, x_direction, at(for_input, pair, one))
-                if input_half[HAS_SUMS] and channels > 1:
+                if plan[INPUT_HALF + HAS_SUMS] and channels > 1:
                     _gather(here, count, channels, of_x, one, by_input)
-                if weight_half[WRITES]:
-                    turn(count, grad, w_direction, at(for_weight, pair, one))
             blocks += 1
             if blocks == BLOCK or (n == last - 1 and end == windows * vectors):
                 blocks = 0
                 for k in range(span):
                     totals[k % vectors] += partial[k]
                     partial[k] = one - one
-        for k in range(all_windows):
-            source[k] = by_input[k] * reciprocal[k]
+        turn(all_windows, by_input, reciprocal, source)
         result = sum_over_windows(transposed, groups, geometry, source, one)
         target = at(coefficients, n * places * groups, one)
-        for k in range(places * groups):
-            target[k] = result[k]
+        copy(places * groups, result, target)
     at(total_norm, share, 1.0)[0] = all_norms
 
 

@@ -52,6 +52,14 @@ def conductor() -> Any:
 
 
 @functools.cache
+def program_passes() -> Any:
+    """What performs a product's program."""
+    from prproduct.kernels import program_passes
+
+    return program_passes
+
+
+@functools.cache
 def convolution_passes() -> Any:
     """Those of convolutions."""
     from prproduct.kernels import convolution_passes

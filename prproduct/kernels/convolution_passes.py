@@ -16,7 +16,9 @@ import numpy as np
 
 from prproduct.kernels.compiler.entries import range_pass
 from prproduct.kernels.compiler.words import at, call, integers, one_of, part_of_pass
-from prproduct.kernels.passes import (
+from prproduct.kernels.program_passes import prepare
+from prproduct.kernels.strips import copy, split_strip, turn
+from prproduct.kernels.tables import (
     OFFSET,
     REGISTERS,
     ROUNDED,
@@ -25,10 +27,6 @@ from prproduct.kernels.passes import (
     WEIGHT_INVERSE,
     WEIGHT_LENGTH,
     WEIGHT_VALUE,
-    copy,
-    prepare,
-    split_strip,
-    turn,
 )
 
 # The integers by which passes know where a convolution's windows lie (`convolution_rule._geometry`), the first six for

@@ -18,13 +18,13 @@ from prproduct.kernels.compiled import (
     Phase,
     channels_last_passes,
     convolution_passes,
-    passes,
     stand_in,
     threads_for,
 )
 from prproduct.kernels.contractions import Convolution
 from prproduct.kernels.programs import Program
 from prproduct.kernels.rules import Gradients, Loans, Vectors, WrittenPasses, float64_at
+from prproduct.kernels.tables import FIELDS, STRIP
 
 _AXES = 3
 _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
@@ -58,7 +58,7 @@ class Passes(WrittenPasses):
         self.data_vectors = input[0] * groups * windows
         memory = self.together * (2 * math.prod(map(max, wide, narrow)) + 3 * windows)
         vectors = _kernels(weight, groups, transposed)
-        tile = 0 if planes else (passes().FIELDS + 1) * max(passes().STRIP, groups * vectors.channels)
+        tile = 0 if planes else (FIELDS + 1) * max(STRIP, groups * vectors.channels)
         numbers = (input[0] * groups * self.places, threads * memory, threads * tile)
         super().__init__(program, dtype, vectors, groups, True, threads, 0, *numbers)
         self.lay_out(MEMORY)

@@ -1,7 +1,7 @@
 """A product's rule as a list of elementary operations, for the compiled kernel to perform.
 
 `products.py` writes each rule once, in tensor arithmetic. Here that very code is run on symbols in place of tensors
-(torch.fx), and the operations it performs are noted; `passes.py` then performs them on strips of pairs that fit into
+(torch.fx), and the operations it performs are noted; `program_passes.py` then performs them on strips of pairs that fit into
 the cache. So all products run in one compiled kernel, and nothing is compiled for them.
 
 A user's rule may do more than this (sum over pairs, branch on values, read what changes), and plain torch computes it,
@@ -22,7 +22,7 @@ from torch import Tensor, fx
 
 from prproduct.products import Gains, Pair, Product
 
-# The codes of `passes._perform`.
+# The codes of `program_passes._perform`.
 ADD, SUB, MUL, DIV, POW, MIN, MAX, GREATER, WHERE, ABS, SQRT, EXP, LOG = range(13)
 
 # What a rule may know of a pair lies in the first registers; constants and results follow.
@@ -173,7 +173,7 @@ def _compare(program: Program, product: Product) -> None:
             raise _UnwritableError("on symbols it does something else than on tensors")
 
 
-# What `passes._perform` does, in torch.
+# What `program_passes._perform` does, in torch.
 _PERFORM: dict[int, Callable[..., Tensor]] = {
     ADD: lambda a, b, c: a + b,
     SUB: lambda a, b, c: a - b,

@@ -22,9 +22,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from prproduct.kernels.compiled import LARGE, Phase, Score, borrow, give_back, passes
+from prproduct.kernels.compiled import LARGE, Phase, Score, borrow, give_back, passes, program_passes
 from prproduct.kernels.pairs import floor_of_sin_square, negligible_excess
 from prproduct.kernels.programs import Program
+from prproduct.kernels.tables import FIELDS, SPARE_REGISTERS, STRIP, WEIGHT_INVERSE, WEIGHT_VALUE
 
 Gradients = tuple[Tensor | None, Tensor | None]
 
@@ -82,8 +83,8 @@ class Workspace:
         self.convolution, self.threads = convolution, threads
         self.size, self.count = dtype.itemsize, groups * vectors.channels
         self.plan = plan_of(program, dtype, convolution)
-        registers = threads * (len(program.constants) + passes().SPARE_REGISTERS) * passes().STRIP
-        self._counts = (passes().FIELDS * self.count, groups, registers, *numbers)
+        registers = threads * (len(program.constants) + SPARE_REGISTERS) * STRIP
+        self._counts = (FIELDS * self.count, groups, registers, *numbers)
         self._doubles = doubles + threads * (1 + self.count) + 1
         self.needed = self._doubles * 8 // self.size + sum(self._counts)
 
@@ -101,11 +102,11 @@ class Workspace:
             self.numbers.append(address)
             address += count * self.size
         self.table, self.longest, self.registers, *self.numbers = self.numbers
-        self.weight_inverse = self.table + passes().WEIGHT_INVERSE * self.count * self.size
+        self.weight_inverse = self.table + WEIGHT_INVERSE * self.count * self.size
 
     def weight_norms(self, weight: int) -> Phase:
         """The norms of the weight vectors, into their table."""
-        value = self.table + passes().WEIGHT_VALUE * self.count * self.size
+        value = self.table + WEIGHT_VALUE * self.count * self.size
         return self.norms(weight, self.vectors, self.count, value, self.weight_inverse, 0)
 
     def norms(self, memory: int, vectors: Vectors, count: int, value: int, inverse: int, total: int) -> Phase:
@@ -207,7 +208,7 @@ def plan_of(program: Program, dtype: torch.dtype, convolution: bool) -> int:
         size = torch.finfo(dtype).bits // 8
         does_more = len(program.steps) > 0 or program.asks_for_sin
         plan = [len(program.constants), len(program.steps), program.steps.ctypes.data, program.constants.ctypes.data]
-        plan += [_limits(dtype, convolution).ctypes.data, passes().run[size].address if does_more else 0]
+        plan += [_limits(dtype, convolution).ctypes.data, program_passes().run[size].address if does_more else 0]
         plan += [program.asks_for_sin, program.same, program.is_pr]
         for half in (program.weight, program.input):
             plan += [half.length, half.direction, half.writes, half.has_sums]

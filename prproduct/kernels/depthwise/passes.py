@@ -70,15 +70,8 @@ from prproduct.kernels.depthwise.moves import (
     X,
 )
 from prproduct.kernels.depthwise.split import GIVEN
-from prproduct.kernels.passes import (
-    HAS_SUMS,
-    INPUT_HALF,
-    SAME,
-    WEIGHT_HALF,
-    WRITES,
-    copy,
-    turn,
-)
+from prproduct.kernels.strips import copy, turn
+from prproduct.kernels.tables import HAS_SUMS, INPUT_HALF, SAME, WEIGHT_HALF, WRITES
 
 
 @part_of_pass()

@@ -30,7 +30,9 @@ from prproduct.kernels.depthwise.moves import (
     NORMS,
     WINDOWS,
 )
-from prproduct.kernels.passes import (
+from prproduct.kernels.program_passes import prepare
+from prproduct.kernels.strips import split_strip, turn
+from prproduct.kernels.tables import (
     CONSTANTS,
     FLOOR,
     LENGTH,
@@ -45,9 +47,6 @@ from prproduct.kernels.passes import (
     WEIGHT_INVERSE,
     WEIGHT_LENGTH,
     WEIGHT_VALUE,
-    prepare,
-    split_strip,
-    turn,
 )
 
 
