@@ -1,8 +1,8 @@
 """A product's rule as a list of elementary operations, for the compiled kernel to perform.
 
 `products.py` writes each rule once, in tensor arithmetic. Here that very code is run on symbols in place of tensors
-(torch.fx), and the operations it performs are noted; `program_passes.py` then performs them on strips of pairs that fit into
-the cache. So all products run in one compiled kernel, and nothing is compiled for them.
+(torch.fx), and the operations it performs are noted; `program_passes.py` then performs them on strips of pairs that fit
+into the cache. So all products run in one compiled kernel, and nothing is compiled for them.
 
 A user's rule may do more than this (sum over pairs, branch on values, read what changes), and plain torch computes it,
 unless its class says `elementwise = True`. Then a rule that is none is refused, and every program is compared with what
