@@ -15,7 +15,7 @@ from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import prproduct as pr
-from prproduct.kernels import compiled, linear_rule, rules
+from prproduct.kernels import compiled, linear_rule, memory, rules, scores, threads
 from prproduct.kernels.choice import gradient_rule
 from prproduct.kernels.contractions import Linear
 from prproduct.kernels.pairs import floor_of_sin_square
@@ -63,13 +63,13 @@ def main_pass(name):
 @pytest.fixture
 def passes_run(monkeypatch):
     """The names of the passes as they run."""
-    names, play = [], compiled.Score.play
+    names, play = [], scores.Score.play
 
     def note(score, threads, *given):
         names.extend(phase.kernel.__name__ for phase in score.phases)
         play(score, threads, *given)
 
-    monkeypatch.setattr(compiled.Score, "play", note)
+    monkeypatch.setattr(scores.Score, "play", note)
     return names
 
 
@@ -129,12 +129,12 @@ def test_a_bias_that_drowns_p(name, dtype, format, passes_run):
 
 @pytest.mark.parametrize("format", [torch.contiguous_format, torch.channels_last], ids=["planes", "channels last"])
 @pytest.mark.parametrize("count", [1, 2])
-def test_how_large_a_bias_is_that_drowns_p(count, format, threads, passes_run):
+def test_how_large_a_bias_is_that_drowns_p(count, format, set_threads, passes_run):
     """Twice the mean of ‖w‖‖x‖, of all windows and of all threads' shares."""
     x = torch.ones(32, 2, 40, 41, dtype=torch.float64).contiguous(memory_format=format)
     w = torch.ones(3, 2, 3, 3, dtype=torch.float64, requires_grad=True)
     norms = torch.nn.functional.conv2d(x.square(), w.detach()[:1], padding=1).sqrt()
-    threads(count)
+    set_threads(count)
     for factor, runs in ((1.999, 1), (2.001, 2)):
         y = pr.functional.conv2d(x, w, (factor * 18.0**0.5 * norms.mean()).expand(3), padding=1)
         passes_run.clear()
@@ -173,12 +173,12 @@ def test_channels_last(name, product, of_grad, of_weight, passes_run):
 
 
 @pytest.mark.parametrize("name", ["conv2d, depthwise", "conv2d, many channels"])
-def test_channels_last_by_any_number_of_threads(name, threads):
+def test_channels_last_by_any_number_of_threads(name, set_threads):
     op, x, w, bias, options = operands(name, torch.float32)
     x, w = (t.detach().contiguous(memory_format=torch.channels_last).requires_grad_() for t in (x, w))
     grad = torch.randn_like(op(x, w, bias, **options))
     for count in (1, 2, 3):
-        threads(count)
+        set_threads(count)
         y = op(x, w, bias, **options)
         got, expected = both_gradients(y, (x, w), grad)
         assert_equal_to_rounding(got, expected, torch.float32)
@@ -260,11 +260,11 @@ def step() -> torch.Tensor:
 
 
 @pytest.fixture
-def threads(monkeypatch):
+def set_threads(monkeypatch):
     """Sets how many torch uses, for one test, in which nothing is too small to be shared between them."""
-    monkeypatch.setattr(compiled, "_SMALL", 1)
-    monkeypatch.setattr(compiled, "_SMALL_FOR_OURS", 1)
-    monkeypatch.setattr(compiled, "_cores", lambda: 64)
+    monkeypatch.setattr(threads, "_SMALL", 1)
+    monkeypatch.setattr(threads, "_SMALL_FOR_OURS", 1)
+    monkeypatch.setattr(threads, "_cores", lambda: 64)
     before = torch.get_num_threads()
     yield torch.set_num_threads
     torch.set_num_threads(before)
@@ -334,23 +334,23 @@ def test_a_users_forward_runs_compiled_and_may_change_and_one_that_is_a_number_d
     assert not passes_run
 
 
-def test_any_number_of_threads_and_each_of_them_repeatably(threads):
-    threads(1)
+def test_any_number_of_threads_and_each_of_them_repeatably(set_threads):
+    set_threads(1)
     alone = step()
     for count in (2, 3, 8):
-        threads(count)
+        set_threads(count)
         results = [step() for _ in range(3)]
         assert all(torch.equal(result, results[0]) for result in results[1:])
         assert relative_error(results[0], alone) <= 1e-6
 
 
-def test_follows_the_number_of_torchs_threads(threads, monkeypatch):
-    shares, play = [], compiled.Score.play
+def test_follows_the_number_of_torchs_threads(set_threads, monkeypatch):
+    shares, play = [], scores.Score.play
     monkeypatch.setattr(
-        compiled.Score, "play", lambda score, count, *given: shares.append(count) or play(score, count, *given)
+        scores.Score, "play", lambda score, count, *given: shares.append(count) or play(score, count, *given)
     )
     for count in (1, 3):
-        threads(count)
+        set_threads(count)
         shares.clear()
         step()
         assert max(shares) == count
@@ -358,77 +358,76 @@ def test_follows_the_number_of_torchs_threads(threads, monkeypatch):
 
 def test_without_openmp_threads_of_ours_that_would_wait_for_torchs_are_not_started(monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
-    assert compiled.threads_for(compiled._SMALL, 100) == 4
-    monkeypatch.setattr(compiled, "openmp", lambda: None)
+    assert threads.threads_for(threads._SMALL, 100) == 4
+    monkeypatch.setattr(threads, "openmp", lambda: None)
     for cores, expected in ((4, 1), (5, 2), (8, 4), (64, 4)):
-        monkeypatch.setattr(compiled, "_cores", lambda cores=cores: cores)
-        assert compiled.threads_for(compiled._SMALL_FOR_OURS, 100) == expected
-        assert compiled.threads_for(compiled._LONG, 100) == 4
-        assert compiled.threads_for(compiled._LONG, 3) == 3
-        assert compiled.threads_for(compiled._SMALL_FOR_OURS - 1, 100) == 1
+        monkeypatch.setattr(threads, "_cores", lambda cores=cores: cores)
+        assert threads.threads_for(threads._SMALL_FOR_OURS, 100) == expected
+        assert threads.threads_for(threads._LONG, 100) == 4
+        assert threads.threads_for(threads._LONG, 3) == 3
+        assert threads.threads_for(threads._SMALL_FOR_OURS - 1, 100) == 1
 
 
 def test_torchs_own_threads_are_found():
-    assert compiled.openmp() is not None
+    assert threads.openmp() is not None
 
 
 @pytest.mark.parametrize(
     "name", ["linear, more rows than a block", "conv2d, larger than a strip", "conv2d, many channels"]
 )
-def test_torchs_threads_and_ours_give_the_same(name, threads, monkeypatch):
-    threads(2)
+def test_torchs_threads_and_ours_give_the_same(name, set_threads, monkeypatch):
+    set_threads(2)
     op, x, w, bias, options = operands(name, torch.float32)
     y = op(x, w, bias, **options)
     grad = torch.randn_like(y)
     by_torchs = torch.autograd.grad(y, (x, w), grad, retain_graph=True)
-    monkeypatch.setattr(compiled, "openmp", lambda: None)
+    monkeypatch.setattr(threads, "openmp", lambda: None)
     by_ours = torch.autograd.grad(y, (x, w), grad)
     assert all(torch.equal(a, b) for a, b in zip(by_torchs, by_ours, strict=True))
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e6])  # of the bias: a large one drowns p, which is then computed again
-def test_a_team_smaller_than_asked_for_does_all_the_work(scale, threads, monkeypatch):
+def test_a_team_smaller_than_asked_for_does_all_the_work(scale, set_threads, monkeypatch):
     """OpenMP may give fewer threads than it is asked for: inside of a parallel region it gives one."""
-    threads(3)
+    set_threads(3)
     op, x, w, bias, _ = operands("linear, more rows than a block", torch.float32)
     y = op(x, w, bias * scale)
-    monkeypatch.setattr(compiled, "threads_for", lambda numbers, pieces: 3)
     monkeypatch.setattr(linear_rule, "threads_for", lambda numbers, pieces: 3)
     by_three = torch.autograd.grad(y, (x, w), torch.ones_like(y), retain_graph=True)
     told = (ctypes.cast(f, ctypes.c_void_p).value for f in (ALONE, ONE, ALONE))
-    lonely = (lambda address, packed, *rest: compiled.conductor().call(packed), *told)
-    monkeypatch.setattr(compiled, "openmp", lambda: lonely)
+    lonely = (lambda address, packed, *rest: scores.conductor().call(packed), *told)
+    monkeypatch.setattr(threads, "openmp", lambda: lonely)
     alone = torch.autograd.grad(y, (x, w), torch.ones_like(y))
     assert all(torch.equal(a, b) for a, b in zip(by_three, alone, strict=True))
 
 
-def test_a_pass_that_waits_sees_all_that_came_before_and_what_it_forbids_is_left_out(threads):
-    threads(2)
+def test_a_pass_that_waits_sees_all_that_came_before_and_what_it_forbids_is_left_out(set_threads):
+    set_threads(2)
     x, total = torch.randn(64, 300), torch.zeros(64, 300)
     norms, inverses, sums, flag = (torch.zeros(64, dtype=d) for d in (x.dtype, x.dtype, torch.float64, torch.float64))
     vectors = (64, 1, 300, 0, 300, 0)
     measure = (*vectors, x.data_ptr(), norms.data_ptr(), inverses.data_ptr(), sums.data_ptr())
     # Two shares of sums, as if each thread's norms were its own: the pass behind has to wait for both.
     along = (*vectors, x.data_ptr(), inverses.data_ptr(), sums.data_ptr(), 1, 0, total.data_ptr(), 1)
-    first = compiled.Phase(compiled.passes().norms_of_vectors[4], 0, 64, measure)
-    then = compiled.Phase(compiled.passes().add_along[4], 0, 64, along, waits=True, unless=flag.data_ptr())
+    first = scores.Phase(compiled.passes().norms_of_vectors[4], 0, 64, measure)
+    then = scores.Phase(compiled.passes().add_along[4], 0, 64, along, waits=True, unless=flag.data_ptr())
     for _ in range(20):
         sums.zero_()
-        compiled.in_turn(2, first, then)
+        scores.in_turn(2, first, then)
         assert relative_error(total[:2], x[:2] / norms[:2, None] * sums[:2, None].float()) <= 1e-6
     flag[0] = 1.0
     total.fill_(7.0)
-    compiled.in_turn(2, first, then)
+    scores.in_turn(2, first, then)
     assert (total == 7.0).all()
 
 
 @pytest.mark.parametrize("ours", [False, True])
-def test_a_score_is_played_with_other_memory_and_another_range_each_time(ours, threads, monkeypatch):
-    threads(2)
-    monkeypatch.setattr(compiled, "openmp", (lambda: None) if ours else compiled.openmp)
-    vectors, norms, start, end = map(compiled.stand_in, range(4))
+def test_a_score_is_played_with_other_memory_and_another_range_each_time(ours, set_threads, monkeypatch):
+    set_threads(2)
+    monkeypatch.setattr(threads, "openmp", (lambda: None) if ours else threads.openmp)
+    vectors, norms, start, end = map(scores.stand_in, range(4))
     integers = (8, 1, 100, 0, 100, 0, vectors, norms, norms + 8 * 4, 0)  # the inverses lie behind the norms
-    score = compiled.Score(compiled.Phase(compiled.passes().norms_of_vectors[4], start, end, integers))
+    score = scores.Score(scores.Phase(compiled.passes().norms_of_vectors[4], start, end, integers))
     for first, last in ((0, 8), (3, 5)):
         x, found = torch.randn(8, 100), torch.zeros(2, 8)
         score.play(2, x.data_ptr(), found.data_ptr(), first, last)
@@ -450,8 +449,8 @@ ALONE = ctypes.CFUNCTYPE(ctypes.c_int)(lambda: 0)
 ONE = ctypes.CFUNCTYPE(ctypes.c_int)(lambda: 1)
 
 
-def test_backward_in_several_threads_at_once(threads):
-    threads(2)
+def test_backward_in_several_threads_at_once(set_threads):
+    set_threads(2)
     torch.manual_seed(0)
     layer, x = pr.nn.Linear(20, 700), torch.randn(600, 20)
 
@@ -464,9 +463,9 @@ def test_backward_in_several_threads_at_once(threads):
 
 
 @pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning", "ignore:.*multi-threaded, use of fork.*")
-def test_backward_after_a_fork(threads):
+def test_backward_after_a_fork(set_threads):
     """The child has the pool of its parent, but not its threads."""
-    threads(2)
+    set_threads(2)
     expected = step()
     with multiprocessing.get_context("fork").Pool(1) as pool:
         got = pool.apply_async(_forked_norm).get(timeout=60)
@@ -482,16 +481,16 @@ def _forked_norm() -> float:
         torch.get_num_threads = before
 
 
-def test_when_no_more_threads_start_one_does_it_all(threads, monkeypatch):
+def test_when_no_more_threads_start_one_does_it_all(set_threads, monkeypatch):
     """As while the interpreter shuts down."""
-    monkeypatch.setattr(compiled, "openmp", lambda: None)
-    threads(3)
+    monkeypatch.setattr(threads, "openmp", lambda: None)
+    set_threads(3)
     expected = step()
 
     def refuse(*arguments):
         raise RuntimeError("cannot schedule new futures after interpreter shutdown")
 
-    monkeypatch.setattr(compiled._pool, "submit", refuse)
+    monkeypatch.setattr(threads._pool, "submit", refuse)
     assert relative_error(step(), expected) <= 1e-6
 
 
@@ -515,7 +514,7 @@ def test_without_llvm_plain_torch_serves(monkeypatch, passes_run):
 
 def test_a_pass_refuses_another_number_of_integers():
     with pytest.raises(TypeError, match="norms_of_vectors takes 10 integers, not 3"):
-        compiled.share_out(compiled.passes().norms_of_vectors[4], 1, 0, 1, 1, 2, 3)
+        scores.share_out(compiled.passes().norms_of_vectors[4], 1, 0, 1, 1, 2, 3)
 
 
 class Own(Product):
@@ -736,20 +735,20 @@ def test_the_memory_given_may_be_the_gradients_own(product):
 
 
 def test_large_memory_is_kept_for_the_next_backward_and_never_shared(monkeypatch):
-    monkeypatch.setattr(compiled, "LARGE", 1)
-    monkeypatch.setattr(compiled, "_spare", threading.local())
+    monkeypatch.setattr(memory, "LARGE", 1)
+    monkeypatch.setattr(memory, "_spare", threading.local())
     like = torch.empty(0)
-    first, second, third = (compiled.borrow(like, count) for count in (10, 20, 30))
-    compiled.give_back(first, second, third)
-    assert compiled.borrow(like, 5) is second  # the two largest are kept
-    assert compiled.borrow(like, 25) is third
-    assert compiled.borrow(like, 5) is not second
-    assert compiled.borrow(like.double(), 5).dtype == torch.float64
+    first, second, third = (memory.borrow(like, count) for count in (10, 20, 30))
+    memory.give_back(first, second, third)
+    assert memory.borrow(like, 5) is second  # the two largest are kept
+    assert memory.borrow(like, 25) is third
+    assert memory.borrow(like, 5) is not second
+    assert memory.borrow(like.double(), 5).dtype == torch.float64
 
 
 def test_nobody_keeps_the_memory_of_a_gradient(monkeypatch):
     """The gradients of one backward must not change in the next."""
-    monkeypatch.setattr(compiled, "LARGE", 1)
+    monkeypatch.setattr(memory, "LARGE", 1)
     monkeypatch.setattr(rules, "LARGE", 1)
     op, x, w, bias, options = operands("conv2d", torch.float32)
     y = op(x, w, bias, **options)
