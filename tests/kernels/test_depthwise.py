@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import prproduct as pr
-from prproduct.kernels import compiled, memory, rules, scores, threads
+from prproduct.kernels import compiled, memory, rules, scores
 from prproduct.kernels.depthwise.layout import images_together
 from prproduct.products import Gains, Product
 
@@ -56,15 +56,6 @@ def planes_run(monkeypatch):
 
     monkeypatch.setattr(scores.Score, "play", note)
     return threads_of
-
-
-@pytest.fixture
-def set_threads(monkeypatch):
-    """Sets how many torch uses, for one test, in which nothing is too small to be shared between them."""
-    monkeypatch.setattr(threads, "_SMALL", 1)
-    before = torch.get_num_threads()
-    yield torch.set_num_threads
-    torch.set_num_threads(before)
 
 
 def operands(shape, kernel, outputs, dtype=torch.float64):
