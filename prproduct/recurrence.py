@@ -24,9 +24,9 @@ from torch import Tensor
 
 from prproduct import functional
 from prproduct.autograd import cast_for_autocast, without_autocast
-from prproduct.kernels import compiled
 from prproduct.kernels.choice import gradient_rule
 from prproduct.kernels.contractions import Linear
+from prproduct.kernels.lstm_rule import lstm_step, lstm_step_back, serves_lstm
 from prproduct.products import Product
 
 State = tuple[Tensor, ...]
@@ -57,8 +57,8 @@ class LSTM:
     gates_apart: ClassVar[bool] = False
 
     def step(self, input_gates: Tensor, hidden_gates: Tensor, state: State) -> tuple[State, Kept]:
-        if compiled.serves_lstm(hidden_gates, state[1]):
-            i, f, g, o, tanh_cell, hidden, cell = compiled.lstm_step(input_gates, hidden_gates, state[1])
+        if serves_lstm(hidden_gates, state[1]):
+            i, f, g, o, tanh_cell, hidden, cell = lstm_step(input_gates, hidden_gates, state[1])
             return (hidden, cell), (i, f, g, o, state[1], tanh_cell)
         i, f, g, o = (input_gates + hidden_gates).chunk(4, dim=-1)
         i, f, g, o = i.sigmoid(), f.sigmoid(), g.tanh(), o.sigmoid()
@@ -69,8 +69,8 @@ class LSTM:
     def step_back(
         self, gates: Gates, hidden: Tensor, kept: Kept, grad: State, into: Gates
     ) -> tuple[Tensor | None, ...]:
-        if compiled.serves_lstm(kept[0]):
-            return None, compiled.lstm_step_back(kept, grad, into[0])
+        if serves_lstm(kept[0]):
+            return None, lstm_step_back(kept, grad, into[0])
         i, f, g, o, cell, tanh_cell = kept
         grad_cell = grad[1] + tanh_backward(grad[0] * o, tanh_cell)
         of_gates = [

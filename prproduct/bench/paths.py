@@ -10,7 +10,7 @@ import torch
 from torch._dynamo.utils import counters
 
 from prproduct.kernels import pairs, splitting
-from prproduct.kernels.compiled import Score
+from prproduct.kernels.scores import Score
 
 COMPILED, PLAIN, INDUCTOR, NATIVE = "compiled", "plain torch", "inductor", "native"
 

@@ -14,17 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from prproduct.kernels.compiled import (
-    Phase,
-    channels_last_passes,
-    convolution_passes,
-    stand_in,
-    threads_for,
-)
+from prproduct.kernels.compiled import channels_last_passes, convolution_passes
 from prproduct.kernels.contractions import Convolution
 from prproduct.kernels.programs import Program
 from prproduct.kernels.rules import Gradients, Loans, Vectors, WrittenPasses, float64_at
+from prproduct.kernels.scores import Phase, stand_in
 from prproduct.kernels.tables import FIELDS, STRIP
+from prproduct.kernels.threads import threads_for
 
 _AXES = 3
 _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}

@@ -8,10 +8,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from prproduct.kernels.compiled import Phase, passes, stand_in, threads_for
+from prproduct.kernels.compiled import passes
 from prproduct.kernels.contractions import Linear, as_rows
 from prproduct.kernels.programs import Half, Program
 from prproduct.kernels.rules import Gradients, Loans, Part, Vectors, WrittenPasses, float64_at
+from prproduct.kernels.scores import Phase, stand_in
+from prproduct.kernels.threads import threads_for
 
 # What a score is played with: memory by its address, and a range of rows.
 MEMORY, X, W, BIAS, P, GRAD, FOR_WEIGHT, FOR_INPUT, DX, DW, FIRST, LAST = map(stand_in, range(12))

@@ -22,9 +22,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from prproduct.kernels.compiled import LARGE, Phase, Score, borrow, give_back, passes, program_passes
+from prproduct.kernels.compiled import passes, program_passes
+from prproduct.kernels.memory import LARGE, borrow, give_back
 from prproduct.kernels.pairs import floor_of_sin_square, negligible_excess
 from prproduct.kernels.programs import Program
+from prproduct.kernels.scores import Phase, Score
 from prproduct.kernels.tables import FIELDS, SPARE_REGISTERS, STRIP, WEIGHT_INVERSE, WEIGHT_VALUE
 
 Gradients = tuple[Tensor | None, Tensor | None]

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import prproduct as pr
-from prproduct.kernels import compiled, rules
+from prproduct.kernels import compiled, memory, rules, scores
 from prproduct.kernels.depthwise.layout import images_together
 from prproduct.products import Gains, Product
 
@@ -47,24 +47,15 @@ LAYERS = {  # shapes of input and kernel, output channels a group, options
 @pytest.fixture
 def planes_run(monkeypatch):
     """How many threads were asked for, each time the pass over planes ran."""
-    threads_of, play = [], compiled.Score.play
+    threads_of, play = [], scores.Score.play
 
     def note(score, threads, *given):
         if any(phase.kernel.__name__ == "depthwise_planes" for phase in score.phases):
             threads_of.append(threads)
         play(score, threads, *given)
 
-    monkeypatch.setattr(compiled.Score, "play", note)
+    monkeypatch.setattr(scores.Score, "play", note)
     return threads_of
-
-
-@pytest.fixture
-def threads(monkeypatch):
-    """Sets how many torch uses, for one test, in which nothing is too small to be shared between them."""
-    monkeypatch.setattr(compiled, "_SMALL", 1)
-    before = torch.get_num_threads()
-    yield torch.set_num_threads
-    torch.set_num_threads(before)
 
 
 def operands(shape, kernel, outputs, dtype=torch.float64):
@@ -140,12 +131,12 @@ def test_a_gradient_that_nobody_asks_for_changes_nothing(name, product, planes_r
 
 @pytest.mark.parametrize("name", ["3×3", "images together, in uneven blocks", "stride 2", "3-D"])
 @pytest.mark.parametrize("product", ["pr", "pr-w", "tempered:0.3"])
-def test_any_number_of_threads_and_each_of_them_repeatably(name, product, threads, planes_run):
+def test_any_number_of_threads_and_each_of_them_repeatably(name, product, set_threads, planes_run):
     *shapes, options = LAYERS[name]
     x, w, bias = operands(*shapes, torch.float32)
     grad = None
     for count in (1, 2, 3):
-        threads(count)
+        set_threads(count)
         y = convolve(x, w, bias, product=product, **options)
         grad = torch.randn_like(y) if grad is None else grad
         got, expected = both_gradients(y, (x, w), grad)
@@ -322,9 +313,9 @@ def test_double_backward_is_left_to_plain_torch(planes_run):
 
 def test_nobody_keeps_the_memory_of_a_gradient(monkeypatch):
     """The gradients of one backward must not change in the next, which finds the memory of the last one used."""
-    monkeypatch.setattr(compiled, "LARGE", 1)
+    monkeypatch.setattr(memory, "LARGE", 1)
     monkeypatch.setattr(rules, "LARGE", 1)
-    monkeypatch.setattr(compiled, "_spare", threading.local())
+    monkeypatch.setattr(memory, "_spare", threading.local())
     x, w, bias = operands((2, 3, 9, 8), (3, 3), 1)
     y = convolve(x, w, bias, padding=1)
     first = torch.autograd.grad(y, (x, w), torch.ones_like(y), retain_graph=True)

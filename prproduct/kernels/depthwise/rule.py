@@ -9,12 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from prproduct.kernels.compiled import Phase, depthwise_moves, depthwise_passes, depthwise_split, stand_in, threads_for
+from prproduct.kernels.compiled import depthwise_moves, depthwise_passes, depthwise_split
 from prproduct.kernels.contractions import Convolution
 from prproduct.kernels.convolution_rule import ConvolutionRule, format_of
 from prproduct.kernels.depthwise.layout import AXES, images_together, layout
 from prproduct.kernels.programs import Program
 from prproduct.kernels.rules import Gradients, Loans, Vectors, WrittenPasses, float64_at
+from prproduct.kernels.scores import Phase, stand_in
+from prproduct.kernels.threads import threads_for
 
 # What a score is played with: memory by its address.
 MEMORY, X, W, BIAS, P, GRAD, DX, DW = map(stand_in, range(8))

@@ -1,0 +1,44 @@
+"""LSTM's step and its way back by the compiled passes of `lstm.py`: one for each, where plain torch makes ten."""
+
+from __future__ import annotations
+
+import itertools
+
+import torch
+from torch import Tensor
+
+from prproduct.kernels.compiled import lstm, serves
+from prproduct.kernels.scores import share_out
+from prproduct.kernels.threads import threads_for
+
+
+def serves_lstm(*tensors: Tensor) -> bool:
+    """Whether `lstm_step` and `lstm_step_back` take them."""
+    return tensors[0].dtype == torch.float32 and tensors[0].dim() == 2 and serves(*tensors)
+
+
+def lstm_step(input_gates: Tensor, hidden_gates: Tensor, cell: Tensor) -> tuple[Tensor, ...]:
+    """i, f, g, o, tanh c', h' and c'."""
+    rows, hidden = cell.shape
+    results = cell.new_empty(7, rows, hidden)
+    tensors = [_by_rows(t) for t in (input_gates, hidden_gates, cell)]
+    where = itertools.chain.from_iterable((t.data_ptr(), t.stride(0)) for t in tensors)
+    threads = threads_for(input_gates.numel(), rows)
+    work = cell.new_empty(threads * lstm().WORK * hidden)
+    share_out(lstm().step[4], threads, 0, rows, rows, hidden, *where, results.data_ptr(), work.data_ptr())
+    return results.unbind()
+
+
+def lstm_step_back(kept: tuple[Tensor, ...], grad: tuple[Tensor, ...], into: Tensor) -> Tensor:
+    """The gradient of the cell before; those of the gates are written."""
+    before = torch.empty_like(grad[1], memory_format=torch.contiguous_format)
+    rows, hidden = before.shape
+    tensors = [*(_by_rows(t) for t in (*kept, *grad)), into, before]
+    where = itertools.chain.from_iterable((t.data_ptr(), t.stride(0)) for t in tensors)
+    share_out(lstm().step_back[4], threads_for(into.numel(), rows), 0, rows, hidden, *where)
+    return before
+
+
+def _by_rows(t: Tensor) -> Tensor:
+    """Each row in one piece."""
+    return t if t.stride(1) == 1 else t.contiguous()
