@@ -60,10 +60,21 @@ def test_nn_and_functional_hold_no_maths():
 
 
 def test_importing_the_package_needs_torch_and_nothing_of_the_extras():
-    extras = "{'sklearn', 'rich', 'typer', 'matplotlib', 'lightning', 'lightning_fabric', 'hypothesis', 'pytest'}"
+    extras = (
+        "{'sklearn', 'rich', 'typer', 'matplotlib', 'lightning', 'lightning_fabric', 'numba', 'hypothesis', 'pytest'}"
+    )
     code = f"import sys, prproduct; print(sorted({extras} & set(sys.modules)))"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"
+
+
+def test_the_compiler_is_loaded_by_the_first_backward_and_numba_by_none():
+    """So a script that only converts or infers does not wait for it, and those who train need no Numba."""
+    layer = "y = pr.nn.Linear(2, 2)(torch.ones(1, 2)); before = 'llvmlite' in sys.modules; y.sum().backward()"
+    found = "print(before, 'llvmlite' in sys.modules, 'numba' in sys.modules)"
+    code = f"import sys, torch, prproduct as pr; {layer}; {found}"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.split() == ["False", "True", "False"]
 
 
 def test_every_public_name_is_there_and_documented():

@@ -80,11 +80,6 @@ def conductor() -> Any:
     return Conductor()
 
 
-def in_turn(count: int, *phases: Phase) -> None:
-    """Run passes one after the other on so many threads, each in as many shares."""
-    Score(*phases).play(count)
-
-
 def share_out(kernel: Any, count: int, first: int, last: int, *integers: int) -> None:
     """Run a pass on a range in so many equal shares, one of them on this thread."""
     if len(integers) != kernel.integers:

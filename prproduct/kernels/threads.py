@@ -84,4 +84,5 @@ def _forget_threads() -> None:
     _pool, _forked = None, True
 
 
-os.register_at_fork(after_in_child=_forget_threads)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_threads)

@@ -111,11 +111,11 @@ def test_a_pass_that_waits_sees_all_that_came_before_and_what_it_forbids_is_left
     then = scores.Phase(compiled.passes().add_along[4], 0, 64, along, waits=True, unless=flag.data_ptr())
     for _ in range(20):
         sums.zero_()
-        scores.in_turn(2, first, then)
+        scores.Score(first, then).play(2)
         assert relative_error(total[:2], x[:2] / norms[:2, None] * sums[:2, None].float()) <= 1e-6
     flag[0] = 1.0
     total.fill_(7.0)
-    scores.in_turn(2, first, then)
+    scores.Score(first, then).play(2)
     assert (total == 7.0).all()
 
 
