@@ -60,9 +60,7 @@ def test_nn_and_functional_hold_no_maths():
 
 
 def test_importing_the_package_needs_torch_and_nothing_of_the_extras():
-    extras = (
-        "{'sklearn', 'rich', 'typer', 'matplotlib', 'lightning_fabric', 'numba', 'hypothesis', 'pytest'}"
-    )
+    extras = "{'sklearn', 'rich', 'typer', 'matplotlib', 'lightning_fabric', 'numba', 'hypothesis', 'pytest'}"
     code = f"import sys, prproduct; print(sorted({extras} & set(sys.modules)))"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"

@@ -159,11 +159,7 @@ def _split_strip(
     """`strips.split_strip`, where along a strip both vectors change."""
     plan = at(program, 0, np.int64(0))
     weight_half, input_half = at(plan, WEIGHT_HALF, np.int64(0)), at(plan, INPUT_HALF, np.int64(0))
-    offset, rounded, floor = (
-        at(tile, OFFSET * span, one),
-        at(tile, ROUNDED * span, one),
-        at(plan[LIMITS], FLOOR, one)[0],
-    )
+    offset, rounded = at(tile, OFFSET * span, one), at(tile, ROUNDED * span, one)
     inverse, lengths = at(tile, WEIGHT_INVERSE * span, one), at(tile, WEIGHT_LENGTH * span, one)
     w_length, x_length = at(registers, weight_half[LENGTH] * STRIP, one), at(registers, input_half[LENGTH] * STRIP, one)
     floor = at(plan[LIMITS], FLOOR, one)[0]

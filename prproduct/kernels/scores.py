@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from prproduct.kernels import threads
-from prproduct.kernels.compiler import STAND_IN
+from prproduct.kernels.compiler import MOST_INTEGERS, STAND_IN
 
 
 class Phase(NamedTuple):
@@ -48,7 +48,7 @@ class Score:
         table: list[int] = []
         for kernel, first, last, given, waits, unless in phases:
             table += (kernel.address, waits, len(given), unless, first, last, *given)
-            if len(given) != kernel.integers:
+            if len(given) != kernel.integers or len(given) > MOST_INTEGERS:
                 raise TypeError(f"{kernel.__name__} takes {kernel.integers} integers, not {len(given)}")
         self.table = (ctypes.c_int64 * len(table))(*table)
         self.address = ctypes.addressof(self.table)

@@ -183,18 +183,19 @@ def split_strip(
     run_program(count, program, registers, weight_norm, input_norm, one)
     of_weight = of_input = one - one
     for half in range(1 if plan[SAME] else 2):
-        of_input = one - one
+        of_half = one - one
         length = at(registers, halves[half * PER_HALF + LENGTH] * STRIP, one)
         direction = at(registers, halves[half * PER_HALF + DIRECTION] * STRIP, one)
         writes, sums = halves[half * PER_HALF + WRITES], halves[half * PER_HALF + HAS_SUMS]
         turned, totals = for_input if half else for_weight, input_totals if half else weight_totals
         turned = turned if writes and (half or not in_place) else aside
         if sums:
-            of_input = turn_and_sum(count, gradient, length, direction, cos, factor, factors, one, totals, turned)
+            of_half = turn_and_sum(count, gradient, length, direction, cos, factor, factors, one, totals, turned)
         elif writes:
             turn(count, gradient, direction, turned)
+        of_input = of_half
         if not half:
-            of_weight = of_input
+            of_weight = of_half
             if writes and in_place:
                 copy(count, aside, gradient)
     return of_weight, of_input

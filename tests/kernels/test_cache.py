@@ -34,11 +34,11 @@ print("compiled" if compiled else "found")
 """
 
 
-def start(site, home, **more):
+def start(site, home, script=SCRIPT, **more):
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(site), "HOME": str(home), **more}
     environment["PYTHONDONTWRITEBYTECODE"] = "1"
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen([sys.executable, "-c", SCRIPT], env=environment, cwd=site, **pipes)
+    return subprocess.Popen([sys.executable, "-c", script], env=environment, cwd=site, **pipes)
 
 
 def result_of(process):
@@ -104,3 +104,57 @@ def test_changed_sources_are_compiled_anew(installed, tmp_path):
     source = installed / "prproduct" / "kernels" / "doubling.py"
     source.write_text(source.read_text() + "# changed\n")
     assert result_of(start(installed, tmp_path)) == "compiled"
+
+
+def test_code_of_sources_that_were_edited_meanwhile_is_not_kept(installed, tmp_path):
+    """The running process may mix both; the next ones do not."""
+    source = installed / "prproduct" / "kernels" / "doubling.py"
+    edit = f"open({str(source)!r}, 'a').write('# edited')"
+    before = "from prproduct.kernels.compiler.machine_code import _fingerprint; _fingerprint()"
+    assert result_of(start(installed, tmp_path, script=f"{before}; {edit}; {SCRIPT}")) == "compiled"
+    assert not list(tmp_path.rglob("*.o"))
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid"), reason="permissions of POSIX")
+def test_a_folder_that_others_can_write_to_is_not_trusted(installed, tmp_path):
+    assert result_of(start(installed, tmp_path)) == "compiled"
+    (file,) = (tmp_path / ".cache").rglob("*.o")
+    assert file.parent.stat().st_mode & 0o077 == 0
+    file.parent.chmod(0o777)
+    assert result_of(start(installed, tmp_path)) == "compiled"
+
+
+def test_a_home_by_its_sign_and_a_relative_cache(installed, tmp_path):
+    result_of(start(installed, tmp_path, PRPRODUCT_CACHE="~/chosen"))
+    assert len(kept_in(tmp_path / "chosen")) == 1
+    result_of(start(installed, tmp_path, XDG_CACHE_HOME="beside"))  # by its specification, not valid
+    assert len(kept_in(tmp_path / ".cache")) == 1
+
+
+FORKS = """
+import os, threading
+from prproduct.kernels.compiler.entries import Pass
+from prproduct.kernels.doubling import double
+def compile():
+    Pass(double.function, 1)[8]
+stop = threading.Event()
+def compile_on():
+    while not stop.is_set():
+        compile()
+thread = threading.Thread(target=compile_on)
+thread.start()
+for _ in range(5):
+    child = os.fork()
+    if child == 0:
+        compile()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+stop.set()
+thread.join()
+print("done")
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_a_child_that_is_forked_while_another_thread_compiles(installed):
+    assert result_of(start(installed, "/dev/null", script=FORKS)) == "done"

@@ -205,6 +205,58 @@ def test_functions_are_numpys():
     np.testing.assert_allclose(run(functions, np.array([3.0]), first=5)[:6], expected, rtol=1e-15)
 
 
+def bools(first, last, share, given):
+    (result,) = integers(given)
+    out = at(result, 0, 1.0)
+    out[first == 1] = 1.0 * ((first == 1) + (last == 1))
+    out[2] = 1.0 * ((first == 1) * (last == 1))
+    out[3] = 1.0 if (first == 0) < (last == 1) else 0.0
+    out[4] = 1.0 * max(first == 0, last == 1)
+    out[5] = 1.0 * -(first == 1)
+    out[6] = 1.0 * ~(first == 1)
+
+
+def test_bools_count_as_integers():
+    assert run(bools, first=1, last=1)[1:7] == [2.0, 1.0, 1.0, 1.0, -1.0, -2.0]
+
+
+@part_of_pass()
+def noted(out, value):
+    """Which of two was asked."""
+    out[0] += 1.0
+    if value > 3:
+        return value
+    else:  # noqa: RET505  both ways end here
+        return -value
+
+
+def asked(first, last, share, given):
+    (result,) = integers(given)
+    out = at(result, 0, 1.0)
+    if 10 < first < noted(out, 7):
+        out[1] = 1.0
+    if first == 0 or noted(out, 2) == -2:
+        pass
+    if first == 0 and noted(out, 2) == -2:
+        out[2] = 1.0
+
+
+def test_what_is_decided_is_not_asked_further():
+    assert run(asked, first=0)[:3] == [1.0, 0.0, 1.0]
+
+
+def narrow(first, last, share, given):
+    result, source = integers(given)
+    n = at(source, 0, np.int32(0))
+    at(result, 0, 1.0)[0] = 1.0 * (n[0] + n[0])
+    at(result, 1, 1.0)[0] = 1.0 * integers(given)[-2 + 2 * 0 :][0 - 1]
+
+
+def test_integers_of_32_bits_are_widened_when_they_are_read():
+    source = np.array([2_000_000_000], np.int32)
+    assert run(narrow, source)[:2] == [4e9, float(source.ctypes.data)]
+
+
 def widened(first, last, share, given):
     total = one_of(given)
     total += 1.0
@@ -272,9 +324,65 @@ def misplaced(first, last, share, given):
     at(one, two, 1.0)
 
 
+def downwards(first, last, share, given):
+    for k in range(10, 6, -1):
+        first += k
+
+
+def retied(first, last, share, given):
+    pair = (first, last)
+    if share:
+        pair = (last, first)
+    first += pair[0]
+
+
+def stepped(first, last, share, given):
+    one, two = integers(given)[::2]
+    at(one, two, 1.0)
+
+
+def beyond(first, last, share, given):
+    at(integers(given)[3], 0, 1.0)
+
+
+def huge(first, last, share, given):
+    first += 2**63
+
+
+def floating(first, last, share, given):
+    at(first, 0, 1.0)[1.0 * last] = 1.0
+
+
+def narrowed(first, last, share, given):
+    fill_eight(at(first, 0, one_of(given)), 1.0)
+
+
+@part_of_pass()
+def endless(a):
+    """Never done."""
+    return endless(a)
+
+
+def recursive(first, last, share, given):
+    endless(last)
+
+
+def nameless(first, last, share, given):
+    first += nothing  # noqa: F821
+
+
 @pytest.mark.parametrize(
     ("function", "why"),
     [
+        (downwards, "passes have no range that goes down"),
+        (retied, "pair is a tuple, and stays as it is"),
+        (stepped, "passes have no slices with steps"),
+        (beyond, "range object index out of range"),
+        (huge, "is no int64"),
+        (floating, "double is no integer"),
+        (narrowed, "double behind a pointer to float"),
+        (recursive, "endless calls itself"),
+        (nameless, "nothing is not known here"),
         (widened, "total was float, and cannot become double"),
         (changed, "total was i64, and cannot become double"),
         (mixed, "float and i64 do not go together"),
@@ -282,7 +390,7 @@ def misplaced(first, last, share, given):
         (looped, "passes have no While"),
         (listed, "passes have no For"),
         (foreign, "passes cannot call divmod"),
-        (keyword, "passes have no Call"),
+        (keyword, "passes call without keywords"),
         (halved, "half has to end with what it returns"),
         (returned, "either returned i64 before"),
         (misplaced, "zip"),
@@ -292,8 +400,21 @@ def test_what_is_refused_says_where(function, why):
     with pytest.raises(TranslationError, match=rf"test_translation\.py:\d+: .*{re.escape(why)}") as refused:
         translate(function, "refused", 1, FLOAT32)
     line = int(re.search(r":(\d+): ", str(refused.value))[1])
-    place = {halved: half.function, returned: either.function}.get(function, function).__code__
+    inside = {halved: half.function, returned: either.function, recursive: endless.function}
+    place = inside.get(function, function).__code__
     assert place.co_firstlineno < line <= place.co_firstlineno + 7
+
+
+def defaulted(first, last, share, given=0):
+    pass
+
+
+def test_only_plain_arguments_of_functions_with_a_source():
+    with pytest.raises(TranslationError, match="defaulted may have plain arguments only"):
+        translate(defaulted, "refused", 1, FLOAT32)
+    renamed = type(half.function)(half.function.__code__, {}, "renamed")
+    with pytest.raises(TranslationError, match="not the source of renamed; has it changed since it was imported"):
+        translate(renamed, "refused", 1, FLOAT32)
 
 
 def test_the_same_source_gives_the_same_code():

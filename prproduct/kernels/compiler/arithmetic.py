@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
-from prproduct.kernels.compiler.numbers import BOOL, FLOATS, common, converted, is_literal, type_of
+from prproduct.kernels.compiler.numbers import BOOL, FLOATS, INT64, common, converted, integer, is_literal, type_of
 
 _OF_FLOATS = {ast.Add: "fadd", ast.Sub: "fsub", ast.Mult: "fmul", ast.Div: "fdiv"}
 _OF_INTEGERS = {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul"}
@@ -38,6 +38,7 @@ class Arithmetic:
     def alike(self, a: Any, b: Any) -> tuple[Any, Any, Any]:
         """The type of two numbers together, and both in it."""
         kind = common(a, b)
+        kind = INT64 if kind == BOOL else kind
         return kind, converted(self.builder, a, kind), converted(self.builder, b, kind)
 
     def binary(self, sign: ast.operator, a: Any, b: Any) -> Any:
@@ -74,17 +75,19 @@ class Arithmetic:
             case ast.USub():
                 if is_literal(value):
                     return -value
-                return self.builder.fneg(value, self.flags) if value.type in FLOATS else self.builder.neg(value)
+                if type_of(value) in FLOATS:
+                    return self.builder.fneg(value, self.flags)
+                return self.builder.neg(integer(self.builder, value))
             case ast.Invert():
-                return ~value if is_literal(value) else self.builder.not_(value)
+                return ~value if is_literal(value) else self.builder.not_(integer(self.builder, value))
         raise TypeError(f"passes have no {type(sign).__name__}")
 
     def truth(self, value: Any) -> Any:
         """Whether it is not 0: a bool of Python's, if that is known already."""
         if is_literal(value):
             return bool(value)
-        if type_of(value) in FLOATS:
-            raise TypeError("a float is no condition")
+        if type_of(value) not in (BOOL, INT64):
+            raise TypeError(f"{type_of(value)} is no condition")
         return value if value.type == BOOL else self.builder.icmp_signed("!=", value, value.type(0))
 
     def compared(self, sign: ast.cmpop, a: Any, b: Any) -> Any:
@@ -95,7 +98,7 @@ class Arithmetic:
         compare = self.builder.fcmp_unordered if name == "!=" else self.builder.fcmp_ordered
         return compare(name, a, b, flags=self.flags)
 
-    def function(self, function: Any, *numbers: Any) -> Any:
+    def known_function(self, function: Any, *numbers: Any) -> Any:
         """One of Python's or numpy's."""
         if function in (min, max):  # as Python has it: a NaN in front stays
             _, first, second = self.alike(*numbers)

@@ -5,6 +5,8 @@ address of their own:
 
     pass(first, last, share, given)
 
+(To what only other passes call, the first three are whatever it needs.)
+
 So Python calls a pass as it calls C, in 2 µs whatever it takes, and one small function runs any passes one after the
 other on a team of OpenMP's threads: a pass is compiled once.
 """
@@ -18,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from prproduct.kernels.compiler import STAND_IN
+from prproduct.kernels.compiler import MOST_INTEGERS, STAND_IN
 from prproduct.kernels.compiler.machine_code import address_of
 from prproduct.kernels.compiler.numbers import FLOAT32, FLOAT64, INT64
 from prproduct.kernels.compiler.translation import translate
@@ -59,8 +61,8 @@ def range_pass(integers: int) -> Callable[[Callable[..., Any]], Pass]:
 
 
 _TEAM = 6  # integers
-_HEAD = 3  # integers of a pass beside its own
-_MOST = 32  # integers of a pass
+_FIXED = 3  # in a pass's line of the table: its address, whether it waits, how many integers it takes
+_RANGE = 3  # the address of what leaves it out, first and last; behind these, its integers
 
 
 def conduct(team: Any) -> None:
@@ -73,13 +75,13 @@ def conduct(team: Any) -> None:
     """
     number, count, barrier, shares, passes, table = integers(team)
     me, threads = (ask(number), ask(count)) if number else (0, 1)
-    line, numbers, given = at(table, 0, np.int64(0)), room(_HEAD + _MOST), at(behind(team), -1, np.int64(0))
+    line, numbers, given = at(table, 0, np.int64(0)), room(_RANGE + MOST_INTEGERS), at(behind(team), -1, np.int64(0))
     for _ in range(passes):
         kernel, waits, own = line[0], line[1], line[2]
-        for k in range(_HEAD + own):
-            n = line[_HEAD + k]
-            numbers[k] = n if n < STAND_IN else n % STAND_IN + given[n // STAND_IN]
-        line = at(line, 2 * _HEAD + own, np.int64(0))
+        for k in range(_RANGE + own):
+            n = line[_FIXED + k]
+            numbers[k] = n if n < STAND_IN else n % STAND_IN + given[n // STAND_IN]  # stand-ins count from 1
+        line = at(line, _FIXED + _RANGE + own, np.int64(0))
         unless, first, size = numbers[0], numbers[1], numbers[2] - numbers[1]
         if waits and threads > 1:
             ask(barrier)
@@ -87,7 +89,7 @@ def conduct(team: Any) -> None:
             return
         for share in range(shares * me // threads, shares * (me + 1) // threads):
             start, end = first + size * share // shares, first + size * (share + 1) // shares
-            call(kernel, start, end, share, at(numbers, _HEAD, np.int64(0)))
+            call(kernel, start, end, share, at(numbers, _RANGE, np.int64(0)))
 
 
 class Conductor:

@@ -45,7 +45,7 @@ class Expressions(ABC):
     def __init__(self, part: Part, into: ir.Function) -> None:
         self.part, self.into, self.globals = part, into, part.function.__globals__
         self.variables: dict[str, Variable] = {}
-        self.tuples: dict[str, Any] = {}  # which are known by their parts
+        self.tuples: dict[str, Any] = {}  # names for values that are known by their parts
         self.declarations = ir.IRBuilder(self.block())
         self.builder = ir.IRBuilder(self.block())
         self.compute = Arithmetic(self.builder, part.reassociates)
@@ -80,7 +80,9 @@ class Expressions(ABC):
             case ast.IfExp(test, first, second):
                 condition = self.compute.truth(self.expression(test))
                 return self.choice(condition, lambda: self.expression(first), lambda: self.expression(second))
-            case ast.Call(function, arguments, []):
+            case ast.Call(_, _, [_, *_]):
+                raise TypeError("passes call without keywords")
+            case ast.Call(function, arguments):
                 return self.call(self.expression(function), [self.expression(argument) for argument in arguments])
             case _:
                 raise TypeError(f"passes have no {type(node).__name__}")
@@ -91,10 +93,15 @@ class Expressions(ABC):
         if name in self.variables:
             memory, kind = self.variables[name]
             return as_type(kind, self.builder.load(memory, typ=raw_type(kind)))
-        return _of_numpy(self.globals[name] if name in self.globals else getattr(builtins, name))
+        for names in (self.globals, vars(builtins)):
+            if name in names:
+                return _of_numpy(names[name])
+        raise TypeError(f"{name} is not known here")
 
     def subscript(self, value: Any, index: ast.expr) -> Any:
         if isinstance(index, ast.Slice):
+            if index.step is not None:
+                raise TypeError("passes have no slices with steps")
             bounds = slice(*(None if bound is None else self.expression(bound) for bound in (index.lower, index.upper)))
             return value.some(self.builder, bounds) if isinstance(value, Integers) else value[bounds]
         place = self.expression(index)
@@ -103,13 +110,11 @@ class Expressions(ABC):
         return value.load(self.builder, place) if isinstance(value, Integers) else load(self.builder, value, place)
 
     def comparisons(self, left: Any, signs: Sequence[ast.cmpop], rights: Sequence[ast.expr]) -> Any:
-        result: Any = None
-        for sign, node in zip(signs, rights, strict=True):
-            right = self.expression(node)
-            holds = self.compute.compared(sign, left, right)
-            result = holds if result is None else self.builder.and_(result, holds)
-            left = right
-        return result
+        right = self.expression(rights[0])
+        holds = self.compute.compared(signs[0], left, right)
+        if len(rights) == 1:
+            return holds
+        return self.choice(holds, lambda: self.comparisons(right, signs[1:], rights[1:]), lambda: False)
 
     def together(self, all_of: bool, nodes: Sequence[ast.expr]) -> Any:
         """`and` or `or`: what comes behind what decides it is not looked at."""
@@ -126,11 +131,14 @@ class Expressions(ABC):
             return first() if condition else second()
         begins, end = (self.block(), self.block()), self.block()
         self.builder.cbranch(condition, *begins)
-        choices = []
-        for begin, value in zip(begins, (first, second), strict=True):
+        choices, tuples = [], set()
+        for begin, choose in zip(begins, (first, second), strict=True):
             self.builder.position_at_end(begin)
-            result = value()
-            choices.append((result if isinstance(result, tuple) else (result,), self.builder.block))
+            value = choose()
+            tuples.add(isinstance(value, tuple))
+            choices.append((value if isinstance(value, tuple) else (value,), self.builder.block))
+        if len(tuples) > 1:
+            raise TypeError("a choice between a tuple and none")
         types = [common(a, b) for a, b in zip(choices[0][0], choices[1][0], strict=True)]
         incoming = []
         for values, block in choices:
@@ -146,7 +154,7 @@ class Expressions(ABC):
             for number, (_, block) in zip(sources, choices, strict=True):
                 phi.add_incoming(number, block)
             results.append(as_type(kind, phi))
-        return tuple(results) if isinstance(result, tuple) else results[0]
+        return tuple(results) if True in tuples else results[0]
 
     def call(self, function: Any, arguments: list[Any]) -> Any:
         if isinstance(function, Word):
@@ -156,7 +164,7 @@ class Expressions(ABC):
         if function in _NUMPY:
             (number,) = arguments
             return _of_numpy(function(number))
-        return self.compute.function(function, *arguments)
+        return self.compute.known_function(function, *arguments)
 
 
 def _of_numpy(value: Any) -> Any:

@@ -20,25 +20,21 @@ from typing import Any
 import llvmlite
 from llvmlite import binding
 
-_lock = threading.Lock()  # backward may run in several threads at once
+_lock = threading.Lock()  # of LLVM, as backward may run in several threads at once
 _engines: list[Any] = []  # that hold the functions
-_PACKAGE = __name__.partition(".")[0]
+_KERNELS = Path(__file__).parents[1]
 
-
-def _renew_lock() -> None:
-    """A forked child has it as it was, and not the thread that held it."""
-    global _lock
-    _lock = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_lock)
+if hasattr(os, "register_at_fork"):  # no child is to inherit LLVM in the middle of something
+    os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 
 
 def address_of(name: str, code: Callable[[], str]) -> int:
     """Of the function of this name, from disk or compiled now from its intermediate code."""
     with _lock:
-        machine_code = _kept(name) or _keep(name, _compiled(code()))
+        machine_code = _read(name)
+        if machine_code is None:
+            machine_code = _compiled(code())
+            _write(name, machine_code)
         engine = binding.create_mcjit_compiler(binding.parse_assembly(""), _target())
         engine.add_object_file(binding.ObjectFileRef.from_data(machine_code))
         engine.finalize_object()
@@ -69,40 +65,53 @@ def _compiled(code: str) -> bytes:
 
 @functools.cache
 def _folder() -> Path:
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(os.environ.get("PRPRODUCT_CACHE") or Path(cache) / "prproduct") / _fingerprint()
+    chosen, cache = os.environ.get("PRPRODUCT_CACHE"), os.environ.get("XDG_CACHE_HOME", "")
+    beside = Path(cache) if os.path.isabs(cache) else Path.home() / ".cache"
+    return (Path(chosen).expanduser().absolute() if chosen else beside / "prproduct") / _fingerprint()
 
 
 @functools.cache
 def _fingerprint() -> str:
+    return _fingerprint_now()
+
+
+def _fingerprint_now() -> str:
     """Of all that machine code depends on."""
-    digest = hashlib.sha256()
-    for source in sorted(Path(__file__).parents[1].rglob("*.py")):
-        digest.update(source.read_bytes())
-    processor = (_target().triple, binding.get_host_cpu_name(), binding.get_host_cpu_features().flatten())
-    digest.update(repr((llvmlite.__version__, binding.llvm_version_info, *processor)).encode())
-    return digest.hexdigest()[:16]
+    sources = {str(path.relative_to(_KERNELS)): path.read_bytes() for path in sorted(_KERNELS.rglob("*.py"))}
+    compiler = (llvmlite.__version__, binding.llvm_version_info, _target().triple)
+    processor = (binding.get_host_cpu_name(), binding.get_host_cpu_features().flatten())
+    return hashlib.sha256(repr((sources, compiler, processor)).encode()).hexdigest()[:16]
 
 
 _CHECKSUM = hashlib.sha256().digest_size
 
 
-def _kept(name: str) -> bytes | None:
-    """What is on disk, if it is whole."""
+def _read(name: str) -> bytes | None:
+    """What is on disk, if it is whole, and if nobody else could have written it."""
     try:
-        found = (_folder() / f"{name}.o").read_bytes()
+        folder = _folder()
+        found = (folder / f"{name}.o").read_bytes() if _is_safe(folder.stat()) else b""
     except (OSError, RuntimeError):  # nothing there, or no home
         return None
     return found[_CHECKSUM:] if hashlib.sha256(found[_CHECKSUM:]).digest() == found[:_CHECKSUM] else None
 
 
-def _keep(name: str, machine_code: bytes) -> bytes:
-    """Write it to disk if we can, and if it is of our sources: others may change."""
-    if not name.startswith(f"{_PACKAGE}."):
-        return machine_code
+def _is_safe(folder: os.stat_result) -> bool:
+    """It is run as it is: so it has to be the user's own folder, or root's."""
+    return not hasattr(os, "getuid") or (folder.st_uid in (os.getuid(), 0) and not folder.st_mode & 0o022)
+
+
+def _write(name: str, machine_code: bytes) -> None:
+    """If we can, and if it is of the sources that the folder stands for: others', and edited ones, change."""
+    if not name.startswith("prproduct.kernels.") or _fingerprint_now() != _fingerprint():
+        return
     with contextlib.suppress(OSError, RuntimeError):
-        _folder().mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=_folder(), delete=False) as file:
-            file.write(hashlib.sha256(machine_code).digest() + machine_code)
-        os.replace(file.name, _folder() / f"{name}.o")
-    return machine_code
+        _folder().mkdir(mode=0o700, parents=True, exist_ok=True)
+        handle, written = tempfile.mkstemp(dir=_folder())
+        try:
+            with open(handle, "wb") as file:
+                file.write(hashlib.sha256(machine_code).digest() + machine_code)
+            os.replace(written, _folder() / f"{name}.o")
+        except OSError:
+            os.unlink(written)
+            raise

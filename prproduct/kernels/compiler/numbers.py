@@ -2,7 +2,8 @@
 
 A number is a value of LLVM's, of one of the types below, or a literal of Python's that has not met one yet.
 
-    int64       every integer; int32 behind a pointer only
+    bool        of a comparison; an int64 in arithmetic
+    int64       every integer; int32 is one behind a pointer, and is widened when it is read
     float32     what a pass works on, or float64
     float64     sums
 """
@@ -19,7 +20,7 @@ FLOAT32, FLOAT64 = ir.FloatType(), ir.DoubleType()
 FLOATS = (FLOAT32, FLOAT64)
 ADDRESS = ir.PointerType()
 BYTES = {INT32: 4, INT64: 8, FLOAT32: 4, FLOAT64: 8}
-_WIDER = {(BOOL, INT64), (INT32, INT64), (BOOL, FLOAT64), (INT32, FLOAT64), (INT64, FLOAT64), (FLOAT32, FLOAT64)}
+_WIDER = {(BOOL, INT64), (BOOL, FLOAT64), (INT64, FLOAT64), (FLOAT32, FLOAT64)}
 
 
 @dataclass(frozen=True)
@@ -48,13 +49,15 @@ class Given:
 
 @dataclass(frozen=True)
 class Integers:
-    """Some of the integers of a pass, which nobody changes while it runs."""
+    """Some of the integers of a pass."""
 
     value: Any
     count: int
 
     def load(self, builder: ir.IRBuilder, place: Any) -> Any:
-        """One of them."""
+        """One of them. Nobody changes them while the pass runs, so LLVM may read them when it likes."""
+        if is_literal(place):
+            place = range(self.count)[place]
         number = load(builder, Pointer(self.value, INT64), place)
         number.set_metadata("invariant.load", builder.module.add_metadata([]))
         return number
@@ -74,6 +77,8 @@ def typed(value: Any) -> Any:
     """A literal as a number of its own type; all else as it is."""
     if not is_literal(value):
         return value
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise TypeError(f"{value} is no int64")
     return ir.Constant(BOOL if isinstance(value, bool) else INT64 if isinstance(value, int) else FLOAT64, value)
 
 
@@ -89,9 +94,9 @@ def type_of(value: Any) -> Any:
 
 
 def fits(value: Any, type: Any) -> bool:
-    """Whether a number can become one of this type without being rounded, as far as its type tells."""
+    """Whether a number can become one of this type: a wider one, or for a literal that of any float."""
     if is_literal(value):
-        return type in FLOATS or (isinstance(value, int) and type in (INT32, INT64)) or typed(value).type == type
+        return type in FLOATS or (isinstance(value, int) and type == INT64) or typed(value).type == type
     return type_of(value) == type or (type_of(value), type) in _WIDER
 
 
@@ -107,7 +112,8 @@ def common(a: Any, b: Any) -> Any:
 def converted(builder: ir.IRBuilder, value: Any, type: Any) -> Any:
     """A number in another type."""
     if is_literal(value):
-        return ir.Constant(type, float(value) if type in FLOATS else int(value))
+        number = typed(value)  # checks its range
+        return number if number.type == type else ir.Constant(type, float(value) if type in FLOATS else int(value))
     own = type_of(value)
     if own == type:
         return value
@@ -116,21 +122,31 @@ def converted(builder: ir.IRBuilder, value: Any, type: Any) -> Any:
     match own in FLOATS, type in FLOATS:
         case True, True:
             return builder.fpext(value, type) if type == FLOAT64 else builder.fptrunc(value, type)
-        case False, True if own in (INT32, INT64):
+        case False, True if own == INT64:
             return builder.sitofp(value, type)
-        case False, False if {own, type} == {INT32, INT64}:
-            return builder.sext(value, type) if type == INT64 else builder.trunc(value, type)
+        case False, False if (own, type) == (INT64, INT32):
+            return builder.trunc(value, type)
     raise TypeError(f"{own} cannot become {type}")
 
 
 def place_of(builder: ir.IRBuilder, pointer: Pointer, place: Any) -> Any:
     """The address of the place-th number."""
-    return builder.gep(pointer.value, [typed(place)], source_etype=pointer.element)
+    if not isinstance(pointer, Pointer):
+        raise TypeError("only a pointer has numbers")
+    return builder.gep(pointer.value, [integer(builder, place)], source_etype=pointer.element)
+
+
+def integer(builder: ir.IRBuilder, value: Any) -> Any:
+    """An int64."""
+    if not fits(value, INT64):
+        raise TypeError(f"{type_of(typed(value))} is no integer")
+    return converted(builder, value, INT64)
 
 
 def load(builder: ir.IRBuilder, pointer: Pointer, place: Any) -> Any:
     """The place-th number."""
-    return builder.load(place_of(builder, pointer, place), typ=pointer.element, align=BYTES[pointer.element])
+    number = builder.load(place_of(builder, pointer, place), typ=pointer.element, align=BYTES[pointer.element])
+    return builder.sext(number, INT64) if pointer.element == INT32 else number
 
 
 def store(builder: ir.IRBuilder, value: Any, pointer: Pointer, place: Any) -> None:

@@ -4,8 +4,9 @@ That part has numbers, pointers and tuples; assignments, `if`, `for` over a rang
 `break` and `return`; arithmetic, comparisons and conditional expressions; and calls of words (`words.py`), of parts and
 of a few functions of Python and numpy (`arithmetic.py`). All types follow from the arguments, by three rules: a
 variable keeps the type of what it got first, a literal takes the type of the number that it meets, and nothing is
-rounded unless it is stored behind a pointer or `rounded_to` says so. What breaks them is refused, with its place in the
-source.
+rounded unless it is stored behind a pointer or `rounded_to` says so. (A literal that is assigned or returned has met
+none: it is an int64 or a float64.) What breaks them is refused, with its place in the source. Not refused, but not
+Python's either: `and` and `or` give a bool, and a variable that was not assigned is anything.
 
 Numba knows far more of Python, and takes 4 to 7 s for the passes of a first backward; this takes about one.
 """
@@ -30,6 +31,8 @@ from prproduct.kernels.compiler.numbers import (
     as_type,
     converted,
     fits,
+    integer,
+    is_literal,
     load,
     raw,
     raw_type,
@@ -61,7 +64,12 @@ def _source(function: Callable[..., Any]) -> ast.FunctionDef:
     lines, first = inspect.getsourcelines(function)
     tree = ast.parse(textwrap.dedent("".join(lines))).body[0]
     ast.increment_lineno(tree, first - 1)
-    assert isinstance(tree, ast.FunctionDef)
+    place = f"{inspect.getsourcefile(function)}:{first}"
+    if not isinstance(tree, ast.FunctionDef) or tree.name != function.__name__:
+        raise TranslationError(f"{place}: not the source of {function.__name__}; has it changed since it was imported?")
+    plain = ast.arguments(posonlyargs=[], args=tree.args.args, kwonlyargs=[], kw_defaults=[], defaults=[])
+    if ast.dump(tree.args) != ast.dump(plain):
+        raise TranslationError(f"{place}: {tree.name} may have plain arguments only")
     return tree
 
 
@@ -94,7 +102,7 @@ class _Translator(Expressions):
                 self.statement(node)
             except TranslationError:
                 raise
-            except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+            except Exception as error:  # whatever the translation of a statement stumbled over
                 raise self.refusal(node, error) from error
 
     def statement(self, node: ast.stmt) -> None:
@@ -109,12 +117,14 @@ class _Translator(Expressions):
                 store(self.builder, self.compute.binary(sign, before, self.expression(value)), pointer, place)
             case ast.AugAssign(ast.Name(name) as target, sign, value):
                 self.assign(target, self.compute.binary(sign, self.named(name), self.expression(value)))
+            case ast.Pass():
+                pass
             case ast.Expr(value):
                 self.expression(value)
             case ast.If(test, body, otherwise):
                 self.either(test, body, otherwise)
             case ast.For(target, ast.Call(ast.Name("range"), bounds), body, []):
-                self.loop(target, [typed(self.expression(bound)) for bound in bounds], body)
+                self.loop(target, [self.expression(bound) for bound in bounds], body)
             case ast.Continue():
                 self.builder.branch(self.loops[-1][0])
             case ast.Break():
@@ -133,9 +143,11 @@ class _Translator(Expressions):
                 store(self.builder, value, self.expression(memory), self.expression(index))
             case ast.Name("_"):
                 pass
+            case ast.Name(name) if name in self.tuples:
+                raise TypeError(f"{name} is a tuple, and stays as it is")
             case ast.Name(name) if isinstance(value, tuple | Integers | Given) and name not in self.variables:
                 self.tuples[name] = value
-            case ast.Name(name) if name not in self.tuples:
+            case ast.Name(name):
                 if name not in self.variables:
                     kind = type_of(typed(value))
                     self.variables[name] = Variable(self.declarations.alloca(raw_type(kind), name=name), kind)
@@ -160,14 +172,21 @@ class _Translator(Expressions):
             return
         first, second, end = self.block(), self.block(), self.block()
         self.builder.cbranch(condition, first, second)
+        reached = False
         for block, statements in ((first, body), (second, otherwise)):
             self.builder.position_at_end(block)
             self.statements(statements)
+            reached |= not self.builder.block.is_terminated
             self.leave_for(end)
         self.builder.position_at_end(end)
+        if not reached:
+            self.builder.unreachable()
 
     def loop(self, target: ast.expr, bounds: Sequence[Any], body: Sequence[ast.stmt]) -> None:
-        start, stop, step = ((INT64(0), *bounds, INT64(1)), (*bounds, INT64(1)), bounds)[len(bounds) - 1]
+        start, stop, step = ((0, *bounds, 1), (*bounds, 1), bounds)[len(bounds) - 1]
+        if is_literal(step) and step <= 0:
+            raise TypeError("passes have no range that goes down")
+        start, stop, step = (integer(self.builder, bound) for bound in (start, stop, step))
         before, head, inside, latch, end = self.builder.block, self.block(), self.block(), self.block(), self.block()
         self.builder.branch(head)
         self.builder.position_at_end(head)
@@ -210,10 +229,13 @@ class _Translator(Expressions):
     def call_part(self, part: Part, arguments: list[Any]) -> Any:
         key = part, type_of(tuple(arguments))
         if key not in self.parts:
+            self.parts[key] = None
             function, returned = self.function_of(*key, None)
-            if returned is not None:  # now that it is known; LLVM drops the first
+            if returned is not None:  # the first translation has told its type; LLVM drops it
                 function, _ = self.function_of(*key, returned)
             self.parts[key] = function, returned
+        if self.parts[key] is None:
+            raise TypeError(f"{part.__name__} calls itself")
         function, returned = self.parts[key]
         result = self.builder.call(function, [raw(argument) for argument in arguments])
         if isinstance(returned, tuple):

@@ -16,6 +16,7 @@ from prproduct.kernels.compiler.numbers import (
     Integers,
     Pointer,
     converted,
+    integer,
     load,
     place_of,
 )
@@ -34,7 +35,7 @@ class Word:
 
 @Word
 def integers(builder: ir.IRBuilder, given: Given) -> Integers:
-    """All of them."""
+    """All that a pass is given."""
     return Integers(given.value, given.count)
 
 
@@ -53,7 +54,7 @@ def behind(builder: ir.IRBuilder, given: Given) -> Any:
 @Word
 def at(builder: ir.IRBuilder, memory: Any, place: Any, one: Any) -> Pointer:
     """A pointer to the place-th of the numbers behind an address or a pointer; they are of one's type."""
-    start = memory.value if isinstance(memory, Pointer) else builder.inttoptr(memory, ADDRESS)
+    start = memory.value if isinstance(memory, Pointer) else builder.inttoptr(integer(builder, memory), ADDRESS)
     return Pointer(place_of(builder, Pointer(start, one.type), place), one.type)
 
 
@@ -72,6 +73,8 @@ def rounded_to(builder: ir.IRBuilder, one: Any, value: Any) -> Any:
 @Word
 def fill_eight(builder: ir.IRBuilder, pointer: Pointer, value: Any) -> None:
     """The same number to eight places: loops of so few take longer than all else that is done with them."""
+    if value.type != pointer.element:
+        raise TypeError(f"{value.type} behind a pointer to {pointer.element}")
     filled = ir.Constant(ir.VectorType(value.type, 8), ir.Undefined)
     for k in range(8):
         filled = builder.insert_element(filled, value, INT32(k))
@@ -81,6 +84,8 @@ def fill_eight(builder: ir.IRBuilder, pointer: Pointer, value: Any) -> None:
 @Word
 def copy_eight(builder: ir.IRBuilder, target: Pointer, source: Pointer) -> None:
     """Eight numbers from one place to another, for the same reason."""
+    if source.element != target.element:
+        raise TypeError(f"{source.element} behind a pointer to {target.element}")
     align = BYTES[source.element]
     eight = builder.load(source.value, typ=ir.VectorType(source.element, 8), align=align)
     builder.store(eight, target.value, align=align)
@@ -94,7 +99,7 @@ def room(builder: ir.IRBuilder, count: Any) -> Pointer:
 
 @Word
 def ask(builder: ir.IRBuilder, address: Any) -> Any:
-    """What the function at an address returns: an int of C's, or nothing of use."""
+    """Call the function at an address, which takes nothing and returns an int of C's (or nothing: then do not look)."""
     return builder.sext(_called(builder, address, INT32, []), INT64)
 
 
