@@ -84,7 +84,7 @@ def _per_image(t: Tensor, like: Tensor) -> Tensor:
 
 def _times(t: Tensor, factor: Tensor | float) -> Tensor | None:
     if isinstance(factor, Tensor):
-        return t * factor
+        return factor * t  # the first one's layout counts, and gains lie as the output does
     if factor == 0.0:
         return None
     return t if factor == 1.0 else t * factor
