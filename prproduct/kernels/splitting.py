@@ -33,12 +33,12 @@ def split(product: Product, pairs: Pairs, grad: Tensor) -> tuple[Half, Half]:
     pair = measure(pairs)
     weight_gains, input_gains = weight_and_input_gains(product, pair)
     turned = _turned(weight_gains, grad)
-    excess = _excess(weight_gains, pairs, grad, turned)
-    for_weight = Half(turned, _sums(excess, pair.cos, pairs.input.value, pairs.weight.norms.value))
+    along = _along(weight_gains, pairs, pair.cos, grad, turned)
+    for_weight = Half(turned, _sums(along, pairs.input.value, pairs.weight.norms.value))
     if input_gains is not weight_gains:
         turned = _turned(input_gains, grad)
-        excess = _excess(input_gains, pairs, grad, turned)
-    return for_weight, Half(turned, _sums(excess, pair.cos, pairs.weight.length, pairs.input.value))
+        along = _along(input_gains, pairs, pair.cos, grad, turned)
+    return for_weight, Half(turned, _sums(along, pairs.weight.length, pairs.input.value))
 
 
 def _turned(gains: Gains, grad: Tensor) -> Tensor | None:
@@ -47,27 +47,27 @@ def _turned(gains: Gains, grad: Tensor) -> Tensor | None:
     return _times(grad, _shaped(direction, grad) if isinstance(direction, Tensor) else direction)
 
 
-def _excess(gains: Gains, pairs: Pairs, grad: Tensor, turned: Tensor | None) -> Tensor | None:
-    """(L − D)∘g, in the shape of the pairs; from D∘g, which is in memory anyway."""
+def _along(gains: Gains, pairs: Pairs, cos: Tensor, grad: Tensor, turned: Tensor | None) -> Tensor | None:
+    """(L − D)·cos θ∘g, in the shape of the pairs.
+
+    Inductor keeps it in memory, as both sums read it, and in the layout of cos θ, which comes first: a gradient may lie
+    otherwise than the output. Computed again for the weights' sums from g, D∘g and p, it took 60 to 300 µs longer.
+    """
     length, direction = gains
     if not isinstance(length, Tensor) and not isinstance(direction, Tensor) and length == direction:
         return None
-    stretched = _times(_shaped(grad, pairs.output), length)
-    if turned is None:
-        return stretched
-    turned = _shaped(turned, pairs.output)
-    return -turned if stretched is None else stretched - turned
+    excess = _times(_shaped(grad, pairs.output), length)
+    if turned is not None:
+        turned = _shaped(turned, pairs.output)
+        excess = -turned if excess is None else excess - turned
+    return None if excess is None else cos * excess
 
 
-def _sums(excess: Tensor | None, cos: Tensor, norm: Tensor, like: Tensor) -> Tensor | None:
-    """Σ (L − D)·cos θ·g·‖other vector‖
-
-    In this order: Inductor keeps in memory what two sums share if it is read from more than four places, and asks
-    neither how it should lie. (L − D)∘g and cos θ are not, their product would be.
-    """
-    if excess is None:
+def _sums(along: Tensor | None, norm: Tensor, like: Tensor) -> Tensor | None:
+    """Σ (L − D)·cos θ·g·‖other vector‖"""
+    if along is None:
         return None
-    along = excess * (cos * norm)
+    along = along * norm
     return (_per_image(along, like) if torch.compiler.is_compiling() else along).sum_to_size(like.shape)
 
 
