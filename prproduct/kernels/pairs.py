@@ -130,8 +130,11 @@ def measure(pairs: Pairs) -> Pair:
     p = pairs.output if weight.offset is None else pairs.output - weight.offset
     # Dividing by one norm after the other keeps norms of 1e±19 finite in float32, where their product is not.
     # A NaN among the data has no angle; as `p`, it spoils no more of the gradient than it does in the native layer.
-    cos = _without_nan(p * input.inverse * weight.norms.inverse).clamp(-1.0, 1.0)
-    sin_square = (1.0 - cos) * (1.0 + cos)
+    rough = p * input.inverse * weight.norms.inverse
+    cos = _without_nan(rough).clamp(-1.0, 1.0)
+    # Nothing but a cosine between −1 and 1 is resolved below. Inductor's code waits for what comes before the root.
+    base = rough if torch.compiler.is_compiling() else cos
+    sin_square = (1.0 - base) * (1.0 + base)
     resolved = sin_square > weight.floor * (1.0 + weight.rounded * input.inverse)
     return Pair(cos, torch.where(resolved, sin_square, 1.0).rsqrt(), weight.norms.value, input.value)
 

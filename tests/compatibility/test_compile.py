@@ -113,3 +113,14 @@ def test_inductor_reads_and_writes_pairs_as_the_convolutions_lay_them_out():
     assert "convolution_backward" in backward
     assert "rsqrt" in backward
     assert "transpose_mxn" not in backward
+
+
+def test_inductor_lays_out_the_pairs_as_the_output_where_the_gradient_lies_otherwise():
+    """The gradient of a mean, or of a part of a concatenation, would have D∘g transposed, at five times the cost."""
+    torch.manual_seed(0)
+    model = pr.convert(nn.Conv2d(8, 8, 3, padding=1, bias=False))
+    x = torch.randn(4, 8, 16, 16).to(memory_format=torch.channels_last).requires_grad_()
+    compiled = torch.compile(lambda x: model(x).mean((2, 3)), dynamic=False)
+    _, (_, backward) = run_and_get_code(lambda: compiled(x).square().sum().backward())
+    assert "rsqrt" in backward
+    assert "transpose_mxn" not in backward
