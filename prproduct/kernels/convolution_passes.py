@@ -17,17 +17,7 @@ import numpy as np
 from prproduct.kernels.compiler.entries import range_pass
 from prproduct.kernels.compiler.words import at, call, integers, one_of, part_of_pass
 from prproduct.kernels.program_passes import prepare
-from prproduct.kernels.strips import copy, split_strip, turn
-from prproduct.kernels.tables import (
-    OFFSET,
-    REGISTERS,
-    ROUNDED,
-    SAME,
-    STRIP,
-    WEIGHT_INVERSE,
-    WEIGHT_LENGTH,
-    WEIGHT_VALUE,
-)
+from prproduct.kernels.strips import copy, split_plane, turn
 
 # The integers by which passes know where a convolution's windows lie (`convolution_rule._geometry`), the first six for
 # each of the axes: places, windows, kernel, stride, padding, dilation; how many axes are not trivial; how far apart the
@@ -163,15 +153,13 @@ def split_planes(first: int, last: int, share: int, given: Any) -> None:
         :10
     ]
     table, by_weight, total_norm, coefficients, work, memory, program = integers(given)[10:]
-    plan, half = at(program, 0, np.int64(0)), at(geometry, 0, np.int64(0))[HALF]
+    half, vectors = at(geometry, 0, np.int64(0))[HALF], groups * channels
     places, windows = extent(geometry, transposed)
-    vectors = groups * channels
     source = at(memory, share * (2 * half + 3 * windows), one)
     norm = at(source, 2 * half, one)
     reciprocal, by_input = at(norm, windows, one), at(norm, 2 * windows, one)
-    totals = at(by_weight, share * vectors, 1.0)
+    totals, all_norms = at(by_weight, share * vectors, 1.0), 0.0
     registers = prepare(work, share, program, one)
-    unread, all_norms = at(registers, plan[REGISTERS] * STRIP, one), 0.0
     for unit in range(first, last):
         for k in range(places):
             source[k] = one - one
@@ -183,31 +171,22 @@ def split_planes(first: int, last: int, share: int, given: Any) -> None:
             by_input[k] = one - one
         for j in range(channels):
             vector = unit % groups * channels + j
-            of_vector = at(table, vector, one)
-            for start in range(0, windows, STRIP):
-                here, of_windows = (unit * channels + j) * windows + start, at(by_input, start, one)
-                of_weight, _ = split_strip(
-                    STRIP if windows - start > STRIP else windows - start,
-                    program,
-                    registers,
-                    one,
-                    at(output, here, one),
-                    at(gradient, here, one),
-                    of_vector[OFFSET * vectors],
-                    of_vector[ROUNDED * vectors],
-                    of_vector[WEIGHT_VALUE * vectors],
-                    of_vector[WEIGHT_INVERSE * vectors],
-                    at(norm, start, one),
-                    at(reciprocal, start, one),
-                    of_vector[WEIGHT_LENGTH * vectors],
-                    at(norm, start, one),
-                    of_windows if plan[SAME] else unread,
-                    of_windows,
-                    at(for_weight, here, one),
-                    at(for_input, here, one),
-                    0,
-                )
-                totals[vector] += of_weight
+            here = (unit * channels + j) * windows
+            totals[vector] += split_plane(
+                windows,
+                vectors,
+                program,
+                registers,
+                one,
+                at(output, here, one),
+                at(gradient, here, one),
+                at(table, vector, one),
+                norm,
+                reciprocal,
+                by_input,
+                at(for_weight, here, one),
+                at(for_input, here, one),
+            )
         turn(windows, by_input, reciprocal, source)
         result, target = sum_over_windows(transposed, 1, geometry, source, one), at(coefficients, unit * places, one)
         copy(places, result, target)

@@ -19,11 +19,16 @@ from prproduct.kernels.tables import (
     IS_PR,
     LENGTH,
     LIMITS,
+    OFFSET,
     PER_HALF,
     REGISTERS,
+    ROUNDED,
     SAME,
     STRIP,
     WEIGHT_HALF,
+    WEIGHT_INVERSE,
+    WEIGHT_LENGTH,
+    WEIGHT_VALUE,
     WRITES,
 )
 
@@ -199,3 +204,52 @@ def split_strip(
             if writes and in_place:
                 copy(count, aside, gradient)
     return of_weight, of_input
+
+
+@part_of_pass()
+def split_plane(
+    windows: int,
+    vectors: int,
+    program: int,
+    registers: Any,
+    one: Any,
+    output: Any,
+    gradient: Any,
+    of_vector: Any,
+    norm: Any,
+    inverse: Any,
+    by_input: Any,
+    for_weight: Any,
+    for_input: Any,
+) -> Any:
+    """`split_strip` for all windows of one weight vector, of which the table of so many says `of_vector`.
+
+    The sum of ∂/∂w, in float64; those of ∂/∂x are added to each window's.
+    """
+    plan, total = at(program, 0, np.int64(0)), 0.0
+    unread = at(registers, plan[REGISTERS] * STRIP, one)
+    for start in range(0, windows, STRIP):
+        of_windows, input_norm = at(by_input, start, one), at(norm, start, one)
+        of_weight, _ = split_strip(
+            STRIP if windows - start > STRIP else windows - start,
+            program,
+            registers,
+            one,
+            at(output, start, one),
+            at(gradient, start, one),
+            of_vector[OFFSET * vectors],
+            of_vector[ROUNDED * vectors],
+            of_vector[WEIGHT_VALUE * vectors],
+            of_vector[WEIGHT_INVERSE * vectors],
+            input_norm,
+            at(inverse, start, one),
+            of_vector[WEIGHT_LENGTH * vectors],
+            input_norm,
+            of_windows if plan[SAME] else unread,
+            of_windows,
+            at(for_weight, start, one),
+            at(for_input, start, one),
+            0,
+        )
+        total += of_weight
+    return total

@@ -31,7 +31,7 @@ from prproduct.kernels.depthwise.moves import (
     WINDOWS,
 )
 from prproduct.kernels.program_passes import prepare
-from prproduct.kernels.strips import split_strip, turn
+from prproduct.kernels.strips import split_plane, turn
 from prproduct.kernels.tables import (
     CONSTANTS,
     FLOOR,
@@ -40,13 +40,10 @@ from prproduct.kernels.tables import (
     OFFSET,
     REGISTERS,
     ROUNDED,
-    SAME,
     SPARE_REGISTERS,
     STRIP,
     WEIGHT_HALF,
     WEIGHT_INVERSE,
-    WEIGHT_LENGTH,
-    WEIGHT_VALUE,
 )
 
 
@@ -152,36 +149,27 @@ def split_strips(output: int, gradient: int, place: int, given: Any) -> None:
         prepare(work, share, program, one)
         return
     registers = at(work, share * (plan[REGISTERS] + SPARE_REGISTERS) * STRIP, one)
-    memory, unread = at(all_memory, share * layout[MEMORY], one), at(registers, plan[REGISTERS] * STRIP, one)
+    memory = at(all_memory, share * layout[MEMORY], one)
     norm, reciprocal = at(memory, layout[NORMS], one), at(memory, layout[INVERSES], one)
-    by_input, of_vector = at(memory, layout[BY_INPUT], one), at(table, vector, one)
+    by_input = at(memory, layout[BY_INPUT], one)
     if vector % channels == 0:
         at(total_norm, share, 1.0)[0] += norms(layout[WINDOWS], by_input, one, norm, reciprocal)
         for k in range(layout[COUNTS] * layout[COUNTS + 1] * layout[COUNTS + 2]):
             by_input[k] = one - one
-    for start in range(0, layout[WINDOWS], STRIP):
-        of_windows = at(by_input, start, one)
-        of_weight, _ = split_strip(
-            STRIP if layout[WINDOWS] - start > STRIP else layout[WINDOWS] - start,
-            program,
-            registers,
-            one,
-            at(output, start, one),
-            at(gradient, start, one),
-            of_vector[OFFSET * vectors],
-            of_vector[ROUNDED * vectors],
-            of_vector[WEIGHT_VALUE * vectors],
-            of_vector[WEIGHT_INVERSE * vectors],
-            at(norm, start, one),
-            at(reciprocal, start, one),
-            of_vector[WEIGHT_LENGTH * vectors],
-            at(norm, start, one),
-            of_windows if plan[SAME] else unread,
-            of_windows,
-            at(memory, layout[FOR_WEIGHT] + start, one),
-            at(memory, layout[FOR_INPUT] + start, one),
-            0,
-        )
-        at(by_weight, share * vectors + vector, 1.0)[0] += of_weight
+    at(by_weight, share * vectors + vector, 1.0)[0] += split_plane(
+        layout[WINDOWS],
+        vectors,
+        program,
+        registers,
+        one,
+        at(output, 0, one),
+        at(gradient, 0, one),
+        at(table, vector, one),
+        norm,
+        reciprocal,
+        by_input,
+        at(memory, layout[FOR_WEIGHT], one),
+        at(memory, layout[FOR_INPUT], one),
+    )
     if vector % channels == channels - 1:
         turn(layout[WINDOWS], by_input, reciprocal, at(memory, layout[COEFFICIENTS], one))
