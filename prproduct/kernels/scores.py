@@ -48,8 +48,10 @@ class Score:
         table: list[int] = []
         for kernel, first, last, given, waits, unless in phases:
             table += (kernel.address, waits, len(given), unless, first, last, *given)
-            if len(given) != kernel.integers or len(given) > MOST_INTEGERS:
+            if len(given) != kernel.integers:
                 raise TypeError(f"{kernel.__name__} takes {kernel.integers} integers, not {len(given)}")
+            if len(given) > MOST_INTEGERS:
+                raise TypeError(f"{kernel.__name__} takes {len(given)} integers, more than {MOST_INTEGERS} in a score")
         self.table = (ctypes.c_int64 * len(table))(*table)
         self.address = ctypes.addressof(self.table)
 

@@ -115,6 +115,13 @@ def test_code_of_sources_that_were_edited_meanwhile_is_not_kept(installed, tmp_p
     assert not list(tmp_path.rglob("*.o"))
 
 
+def test_a_write_that_fails_leaves_nothing_behind(installed, tmp_path):
+    full = "def replace(*paths): raise OSError(28, 'No space left on device')"
+    script = f"import os\n{full}\nos.replace = replace\n{SCRIPT}"
+    assert result_of(start(installed, tmp_path, script=script)) == "compiled"
+    assert [path for path in (tmp_path / ".cache").rglob("*") if path.is_file()] == []
+
+
 @pytest.mark.skipif(not hasattr(os, "getuid"), reason="permissions of POSIX")
 def test_a_folder_that_others_can_write_to_is_not_trusted(installed, tmp_path):
     assert result_of(start(installed, tmp_path)) == "compiled"

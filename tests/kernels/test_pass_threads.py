@@ -182,3 +182,9 @@ def test_when_no_more_threads_start_one_does_it_all(set_threads, monkeypatch):
 
     monkeypatch.setattr(threads._pool, "submit", refuse)
     assert relative_error(step(), expected) <= 1e-6
+
+
+def test_a_pass_with_more_integers_than_a_score_has_room_for_is_refused():
+    many = compiled.depthwise_moves().move[4]
+    with pytest.raises(TypeError, match="move takes 49 integers, more than 32 in a score"):
+        scores.Score(scores.Phase(many, 0, 1, [0] * many.integers))
