@@ -23,9 +23,11 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch._C import _are_functorch_transforms_active, _is_any_autocast_enabled
 from torch.autograd import forward_ad
+from torch.compiler import is_compiling
 
-from prproduct.kernels.choice import gradient_rule, value_of
+from prproduct.kernels.choice import gradients, value_of
 from prproduct.kernels.contractions import Contraction
 from prproduct.products import P, Product, resolve
 
@@ -57,7 +59,7 @@ def apply(
         return contraction.native(input, weight, bias)
     if not (input.dtype in _REAL and weight.dtype in _REAL) or input.is_nested:
         _refuse_types(input, weight, product)
-    compiling, transformed = torch.compiler.is_compiling(), torch._C._are_functorch_transforms_active()
+    compiling, transformed = is_compiling(), _are_functorch_transforms_active()
     if compiling and transformed:
         raise RuntimeError(_NO_COMPILED_TRANSFORMS)
     inference = not compiling and torch.is_inference_mode_enabled()
@@ -66,7 +68,7 @@ def apply(
             raise RuntimeError(_NO_JVP)
         if product.has_native_forward:
             return contraction.native(input, weight, bias)
-    if _autocasts(input.device.type):
+    if _is_any_autocast_enabled() and _autocasts(input.device.type):
         input, weight, bias = (cast_for_autocast(t) for t in (input, weight, bias))
     if inference:
         return value_of(contraction, input, weight, bias, product)
@@ -183,7 +185,7 @@ _apply_eagerly: Callable[..., Tensor] = super(torch.autograd.Function, EagerProd
 
 def _no_view(output: Tensor) -> Tensor:
     """Torch's linear returns a view for some inputs, and autograd forbids writing into a view made by a function."""
-    is_view = torch.compiler.is_compiling() or output._is_view()
+    is_view = is_compiling() or output._is_view()
     return torch.ops.aten._unsafe_view(output, output.shape) if is_view else output
 
 
@@ -192,16 +194,20 @@ def _backward(
 ) -> tuple[Tensor | None, ...]:
     wants_input, wants_weight, wants_bias = ctx.needs_input_grad[:3]
     grad_input = grad_weight = None
-    with without_autocast(grad.device.type):
+    with without_autocast(grad):
         grad_bias = ctx.contraction.grad_bias(grad, bias) if wants_bias else None
         if wants_input or wants_weight:
-            rule = gradient_rule(ctx.contraction, ctx.product, input, weight, bias, output, grad)
-            grad_input, grad_weight = rule.gradients(grad, wants_input, wants_weight)
+            grad_input, grad_weight = gradients(
+                ctx.contraction, ctx.product, input, weight, bias, output, grad, wants_input, wants_weight
+            )
     return grad_input, grad_weight, grad_bias, None, None, None
 
 
-def without_autocast(device_type: str) -> AbstractContextManager[Any]:
+def without_autocast(grad: Tensor) -> AbstractContextManager[Any]:
     """Casts were made in forward: backward computes in the dtypes it is given."""
+    if not _is_any_autocast_enabled():
+        return _AS_IT_IS
+    device_type = grad.device.type
     return torch.autocast(device_type, enabled=False) if _autocasts(device_type) else _AS_IT_IS
 
 

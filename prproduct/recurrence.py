@@ -231,7 +231,7 @@ class RecurrenceFn(torch.autograd.Function):
         input_gates, hidden_gates, before = saved[5:8]
         state, kept = saved[8 : 8 + states], saved[8 + states :]
         batched = any(torch._C._functorch.is_legacy_batchedtensor(grad) for grad in grads)
-        with without_autocast(data.device.type):
+        with without_autocast(data):
             if batched or torch.is_grad_enabled():
                 of_tensors = _differentiable_backward(ctx, data, weights, state, grads)
             else:

@@ -14,7 +14,8 @@ from prproduct.kernels.linear_rule import LinearRule
 from prproduct.kernels.pairs import Norms, Pairs, WeightVectors, forward_factor, measure
 from prproduct.kernels.plain_rule import PlainRule, wide_product
 from prproduct.kernels.programs import Forward, Program, program_of
-from prproduct.kernels.rules import Rule
+from prproduct.kernels.rules import Gradients, Rule
+from prproduct.kernels.small_linear import small_backward
 from prproduct.products import Product
 
 
@@ -75,6 +76,28 @@ def _compiled_rule(
     if is_depthwise(contraction, input, weight, grad if output is None else output):
         return DepthwiseRule(contraction, program, input, weight, bias, output, grad)
     return ConvolutionRule(contraction, program, input, weight, bias, output, grad)
+
+
+def gradients(
+    contraction: Contraction,
+    product: Product,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    output: Tensor | None,
+    grad: Tensor,
+    wants_input: bool,
+    wants_weight: bool,
+) -> Gradients:
+    """dX and dW."""
+    if output is not None and type(contraction) is Linear and serves(grad, input, weight, bias, output):
+        program = program_of(product)
+        if program is not None and product.has_native_forward:
+            found = small_backward(program, input, weight, bias, output, grad, wants_input, wants_weight)
+            if found is not None:
+                return found
+    rule = gradient_rule(contraction, product, input, weight, bias, output, grad)
+    return rule.gradients(grad, wants_input, wants_weight)
 
 
 def value_of(contraction: Contraction, input: Tensor, weight: Tensor, bias: Tensor | None, product: Product) -> Tensor:

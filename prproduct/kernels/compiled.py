@@ -12,12 +12,16 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, is_grad_enabled
+from torch._C import _are_functorch_transforms_active, _len_torch_dispatch_stack
+from torch._C._functorch import is_legacy_batchedtensor
 from torch.autograd import forward_ad
+from torch.compiler import is_compiling
 
 _switched_on = True
 _DTYPES = {torch.float32, torch.float64}
 _ORDINARY = (Tensor, torch.nn.Parameter)
+_STRIDED = torch.strided
 
 
 @contextlib.contextmanager
@@ -36,29 +40,29 @@ def serves(*tensors: Tensor | None) -> bool:
     first = tensors[0]
     if (
         first is None
-        or first.dtype not in _DTYPES
         or not _switched_on
-        or torch.is_grad_enabled()
-        or torch.compiler.is_compiling()
-        or torch._C._are_functorch_transforms_active()
-        or torch._C._len_torch_dispatch_stack()  # somebody records the operations
+        or is_grad_enabled()
+        or is_compiling()
+        or _are_functorch_transforms_active()
+        or _len_torch_dispatch_stack()  # somebody records the operations
         or forward_ad._current_level >= 0
+        or is_legacy_batchedtensor(first)  # is_grads_batched=True
     ):
         return False
-    dtype, plain, keys_of = first.dtype, _plain_keys(), torch._C._dispatch_keys
-    for t in tensors:  # in one loop: it runs before every small layer's backward
-        if t is not None and (
-            t.dtype is not dtype or type(t) not in _ORDINARY or keys_of(t).raw_repr() != plain or t.numel() == 0
+    dtype = first.dtype
+    if dtype not in _DTYPES:
+        return False
+    for t in tensors:  # in one loop: it runs before every small layer's backward, and its names are few for that
+        if t is not None and not (
+            t.dtype is dtype
+            and type(t) in _ORDINARY
+            and t.is_cpu
+            and t.layout is _STRIDED
+            and not t.is_neg()
+            and t.data_ptr()  # nothing is there if it is empty, or zero by a flag
         ):
             return False
     return passes() is not None
-
-
-@functools.cache
-def _plain_keys() -> int:
-    """Of a tensor whose memory is what it says: on the CPU, dense, neither negated nor zero by a flag, nor wrapped."""
-    with torch.inference_mode(False):
-        return torch._C._dispatch_keys(torch.empty(0, device="cpu")).raw_repr()
 
 
 @functools.cache

@@ -81,7 +81,8 @@ class Linear:
         return grad.sum_to_size(bias.shape[-grad.dim() :]).view(bias.shape) if bias.dim() else grad.sum()
 
     def as_pairs(self, output: Tensor) -> Tensor:
-        return as_rows(output.unsqueeze(-1) if self.single_weight else output)
+        output = output.unsqueeze(-1) if self.single_weight else output
+        return output if output.dim() == 2 else as_rows(output)
 
     def bias_of_pairs(self, bias: Tensor, output: Tensor) -> Tensor:
         return bias if bias.dim() <= 1 else self.as_pairs(bias.view(bias.shape[-output.dim() :]).expand(output.shape))

@@ -10,10 +10,11 @@ from torch import Tensor
 
 from prproduct.kernels.compiled import passes
 from prproduct.kernels.contractions import Linear, as_rows
+from prproduct.kernels.memory import Desk, desk
 from prproduct.kernels.programs import Half, Program
-from prproduct.kernels.rules import Gradients, Loans, Part, Vectors, WrittenPasses, float64_at
+from prproduct.kernels.rules import Gradients, Loans, Part, Vectors, WrittenPasses
 from prproduct.kernels.scores import Phase, stand_in
-from prproduct.kernels.threads import threads_for
+from prproduct.kernels.threads import team, threads_for
 
 # What a score is played with: memory by its address, and a range of rows.
 MEMORY, X, W, BIAS, P, GRAD, FOR_WEIGHT, FOR_INPUT, DX, DW, FIRST, LAST = map(stand_in, range(12))
@@ -23,8 +24,12 @@ class Passes(WrittenPasses):
     """Those for one shape of input and weight, with stand-ins for all memory."""
 
     def __init__(
-        self, program: Program, dtype: torch.dtype, rows: int, columns: int, channels: int, threads: int
+        self, program: Program, dtype: torch.dtype, input: torch.Size, weight: torch.Size, team: tuple[int, bool]
     ) -> None:
+        """`team` is what `threads.team` says, by which remembered passes are found."""
+        (rows, columns), channels = input, weight[0]
+        most = max(rows * columns, rows * channels, channels * columns)
+        threads = threads_for(most, max(rows, channels))
         vectors = Vectors(channels, 1, columns, 0, columns, 0)
         super().__init__(program, dtype, vectors, 1, False, threads, rows, rows, rows, threads * channels)
         self.lay_out(MEMORY)
@@ -64,7 +69,10 @@ class Passes(WrittenPasses):
 
 
 class LinearRule:
-    """`rules.Rule`, for all rows at once or stepwise."""
+    """`rules.Rule`, for all rows at once or stepwise.
+
+    Before a small layer's backward caches are cold, and every call in Python is felt: there are few.
+    """
 
     def __init__(
         self,
@@ -77,53 +85,45 @@ class LinearRule:
     ) -> None:
         """`bias` has one number, or one for each row of the weight."""
         self.contraction, self.program, self.input, self.weight = contraction, program, input, weight
-        self.x, self.w = as_rows(input).contiguous(), (weight if weight.dim() == 2 else weight[None]).contiguous()
-        (self.rows, columns), channels = self.x.shape, self.w.shape[0]
-        most = max(self.rows * columns, self.rows * channels, channels * columns)
-        self.threads = threads_for(most, max(self.rows, channels))
-        self.passes = Passes.of(program, self.x.dtype, self.rows, columns, channels, self.threads)
-        self.memory = self.x.new_empty(self.passes.needed)
+        self.x = (input if input.dim() == 2 else as_rows(input)).contiguous()
+        self.w = (weight if weight.dim() == 2 else weight[None]).contiguous()
+        self.passes = Passes.of(program, input.dtype, self.x.shape, self.w.shape, team())
         self.bias = None if bias is None or output is None else bias.contiguous()
         self._read_off(contraction.native(input, weight, None) if output is None else output)
 
     def _read_off(self, output: Tensor) -> None:
         self.p = self.contraction.as_pairs(output).contiguous()
 
-    def measure(self, *then: Part, given: tuple[int, ...] = (0,) * 7) -> None:
+    def measure(self, desk: Desk, then: tuple[Part, ...] = (), given: tuple[int, ...] = (0,) * 7) -> None:
         """Norms of all vectors, and then what needs them: again without a bias that turns out to have drowned p."""
-        bias, memory = self.bias, self.memory.data_ptr()
-        where = (memory, self.x.data_ptr(), self.w.data_ptr())
+        passes, bias, x, w = self.passes, self.bias, self.x.data_ptr(), self.w.data_ptr()
         if bias is not None:
             first = Passes.measure_with_biases if bias.numel() > 1 else Passes.measure_with_one_bias
-            score = self.passes.score(first, *then)
-            score.play(self.threads, *where, bias.data_ptr(), self.p.data_ptr(), *given)
-            if float64_at(memory + self.passes.drowned - MEMORY) == 0.0:
+            score = passes.score(first, *then)
+            score.play(passes.threads, desk.address, x, w, bias.data_ptr(), self.p.data_ptr(), *given)
+            if desk.answer.value == 0.0:
                 return
             self._read_off(self.contraction.native(self.input, self.weight, None))
-        self.passes.score(Passes.measure, *then).play(self.threads, *where, 0, self.p.data_ptr(), *given)
+        score = passes.score(Passes.measure, *then)
+        score.play(passes.threads, desk.address, x, w, 0, self.p.data_ptr(), *given)
 
     def gradients(self, grad: Tensor, wants_input: bool, wants_weight: bool, overwrite: bool = False) -> Gradients:
         """dX and dW; with `overwrite`, the memory of grad may be used."""
+        passes, program, input, weight = self.passes, self.program, self.input, self.weight
         grad, loans = self.contraction.as_pairs(grad).contiguous(), Loans()
-        for_weight, for_input = loans.turned_for(self.program, grad, overwrite)
+        for_weight, for_input = loans.turned_for(program, grad, overwrite)
+        across = for_weight.t()  # now: behind the products, this small thing would take 10 µs
         dx = torch.empty_like(self.x) if wants_input else None
         dw = torch.empty_like(self.w) if wants_weight else None
-        self.measure(
-            *_THEN[wants_input, wants_weight],
-            given=(
-                grad.data_ptr(),
-                for_weight.data_ptr(),
-                for_input.data_ptr(),
-                0 if dx is None else dx.data_ptr(),
-                0 if dw is None else dw.data_ptr(),
-                0,
-                self.rows,
-            ),
-        )
+        results = (0 if dx is None else dx.data_ptr(), 0 if dw is None else dw.data_ptr())
+        pairs = (grad.data_ptr(), for_weight.data_ptr(), for_input.data_ptr())
+        self.measure(desk(passes.bytes), THEN[wants_input, wants_weight], (*pairs, *results, 0, passes.rows))
         if dx is not None:  # (rows, out) @ (out, in)
-            dx = like(with_product(dx, self.program.input, for_input, self.w), self.input)
+            dx = with_product(dx, program.input, for_input, self.w)
+            dx = dx if self.x is input else dx.view(input.shape)
         if dw is not None:  # (out, rows) @ (rows, in)
-            dw = like(with_product(dw, self.program.weight, for_weight.t(), self.x), self.weight)
+            dw = with_product(dw, program.weight, across, self.x)
+            dw = dw if self.w is weight else dw.view(weight.shape)
         loans.give_back()
         return dx, dw
 
@@ -131,17 +131,17 @@ class LinearRule:
         """D∘g, of ∂/∂w; the memory of grad may be used, and be that of the output."""
         pairs = self.contraction.as_pairs(grad).contiguous()
         turned, _ = Loans().turned_for(self.program, pairs, overwrite=True)
-        self.measure(Passes.split, given=(pairs.data_ptr(), turned.data_ptr(), turned.data_ptr(), 0, 0, 0, self.rows))
+        given = (pairs.data_ptr(), turned.data_ptr(), turned.data_ptr(), 0, 0, 0, self.passes.rows)
+        self.measure(desk(self.passes.bytes), (Passes.split,), given)
         return grad if turned.data_ptr() == grad.data_ptr() else turned.view(grad.shape)
 
     def stepwise(self, grad: Tensor) -> LinearSteps:
         """For rows of the gradient as they become known."""
-        self.measure()
         return LinearSteps(self, grad.contiguous())
 
 
 # What comes behind norms for dX and dW, if wanted.
-_THEN = {
+THEN = {
     (False, False): (Passes.split,),
     (False, True): (Passes.split, Passes.along_weight),
     (True, False): (Passes.split, Passes.along_input),
@@ -155,16 +155,18 @@ class LinearSteps:
     def __init__(self, rule: LinearRule, grad: Tensor) -> None:
         self.rule, self.grad, self.loans = rule, grad, Loans()
         self.for_weight, self.for_input = self.loans.turned_for(rule.program, grad)
-        where = (rule.memory, rule.x, rule.w)
-        pairs = (rule.p, grad, self.for_weight, self.for_input)
-        self.where = (*(t.data_ptr() for t in where), 0, *(t.data_ptr() for t in pairs))
+        self.desk = Desk(rule.passes.bytes)  # of its own: others will be at work between the steps
+        rule.measure(self.desk)
+        tensors = (rule.p, grad, self.for_weight, self.for_input)
+        pairs = (t.data_ptr() for t in tensors)
+        self.where = (self.desk.address, rule.x.data_ptr(), rule.w.data_ptr(), 0, *pairs)
         self.dx = rule.x[:0]
 
     def split(self, rows: slice) -> None:
         rule, columns, count = self.rule, self.rule.x.shape[1], rows.stop - rows.start
         self.dx = rule.x.new_empty(count, columns)
         start = self.dx.data_ptr() - rows.start * columns * rule.passes.size  # passes count from the first of all rows
-        threads = min(rule.threads, threads_for(count * max(rule.passes.count, columns), count))
+        threads = min(rule.passes.threads, threads_for(count * max(rule.passes.count, columns), count))
         score = rule.passes.score(Passes.split, Passes.along_input)
         score.play(threads, *self.where, start, 0, rows.start, rows.stop)
 

@@ -1,9 +1,11 @@
-"""Large memory, kept from one backward for the next: to get it anew takes as long as a pass over it."""
+"""Memory that is kept from one backward for the next: to get it anew takes as long as a pass over it."""
 
 from __future__ import annotations
 
+import ctypes
 import threading
 
+import torch
 from torch import Tensor
 
 LARGE = 2**20  # bytes: memory below is quickly had
@@ -34,3 +36,27 @@ def give_back(*pieces: Tensor) -> None:
             kept.append(piece)
             kept.sort(key=len)
             del kept[:-_KEPT]
+
+
+class Desk:
+    """Memory in which the passes of one score work: its address, and its first number, by which they answer."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.memory = torch.empty(size, dtype=torch.uint8, device="cpu")
+        self.address = self.memory.data_ptr()
+        self.answer = ctypes.c_double.from_address(self.address)
+
+
+def desk(size: int) -> Desk:
+    """One with so many bytes. What is on it stays until this thread asks for the next."""
+    try:
+        kept: Desk = _spare.desk
+        if kept.size >= size:
+            return kept
+    except AttributeError:  # the thread's first
+        pass
+    new = Desk(size)
+    if size < LARGE:
+        _spare.desk = new
+    return new

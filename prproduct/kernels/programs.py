@@ -74,15 +74,28 @@ class Program:
         """Those of layers, for each shape (`rules.WrittenPasses`)."""
         return {}
 
+    @functools.cached_property
+    def small_layers(self) -> dict[Any, Any]:
+        """What is known for each shape (`small_linear.py`)."""
+        return {}
+
 
 def program_of(product: Product) -> Program | None:
     """The program of a product's rule; None if the product does not say that it is elementwise."""
+    known = _known.get(id(product))
+    if known is not None and known[0] is product:
+        return known[1]
     if not product.elementwise:
         return None
     owner = product.product if isinstance(product, Forward) else product
     parameters = getattr(owner, "__dataclass_params__", None)
-    # Any other object may be changed by its owner between two calls.
-    return _remembered(product) if parameters is not None and parameters.frozen else _write(product)
+    if parameters is None or not parameters.frozen:  # its owner may change it between two calls
+        return _write(product)
+    program = _remembered(product)
+    if len(_known) >= _MOST:
+        _known.clear()
+    _known[id(product)] = (product, program)
+    return program
 
 
 @dataclass(frozen=True)
@@ -151,7 +164,9 @@ def _write(product: Product) -> Program:
     return program
 
 
-_remembered = functools.lru_cache(maxsize=64)(_write)
+_MOST = 64
+_remembered = functools.lru_cache(_MOST)(_write)
+_known: dict[int, tuple[Product, Program]] = {}  # by identity, as to compare products takes longer than a small pass
 
 
 def _compare(program: Program, product: Product) -> None:

@@ -89,14 +89,15 @@ class Workspace:
         self._counts = (FIELDS * self.count, groups, registers, *numbers)
         self._doubles = doubles + threads * (1 + self.count) + 1
         self.needed = self._doubles * 8 // self.size + sum(self._counts)
+        self.bytes = self.needed * self.size
 
     def lay_out(self, address: int) -> None:
         """Say where the memory is."""
-        # float64: the norms of each thread's data vectors and whether the bias has drowned p; each thread's sums for
+        # float64: whether the bias has drowned p, and the norms of each thread's data vectors; each thread's sums for
         # the weight vectors; and what else was asked for
-        self.total_norm = address
-        self.drowned = address + 8 * self.threads
-        self.by_weight = self.drowned + 8
+        self.drowned = address
+        self.total_norm = address + 8
+        self.by_weight = self.total_norm + 8 * self.threads
         self.doubles = self.by_weight + 8 * self.threads * self.count
         address += 8 * self._doubles
         self.numbers = []
@@ -160,9 +161,10 @@ class WrittenPasses(Workspace):
 
     def score(self, *parts: Part) -> Score:
         """These parts, in turn."""
-        if parts not in self.scores:
-            self.scores[parts] = Score(*(phase for part in parts for phase in part(self)))
-        return self.scores[parts]
+        found = self.scores.get(parts)
+        if found is None:
+            found = self.scores[parts] = Score(*(phase for part in parts for phase in part(self)))
+        return found
 
 
 Part = Callable[[Any], list[Phase]]  # a method of the passes

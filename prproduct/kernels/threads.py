@@ -35,6 +35,12 @@ def threads_for(numbers: int, pieces: int) -> int:
     return max(1, min(threads, pieces))
 
 
+def team() -> tuple[int, bool]:
+    """All that `threads_for` goes by, beside numbers and pieces: how many torch uses, and whether
+    this is a forked child."""
+    return torch.get_num_threads(), _forked
+
+
 def openmp() -> tuple[Any, int, int, int] | None:
     """What runs a function on the threads of torch's own OpenMP, and where a thread finds its number, their count, and
     a barrier at which it waits for the others.
