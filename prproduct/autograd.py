@@ -192,15 +192,11 @@ def _no_view(output: Tensor) -> Tensor:
 def _backward(
     ctx: Any, grad: Tensor, input: Tensor, weight: Tensor, bias: Tensor | None, output: Tensor | None
 ) -> tuple[Tensor | None, ...]:
-    wants_input, wants_weight, wants_bias = ctx.needs_input_grad[:3]
-    grad_input = grad_weight = None
     with without_autocast(grad):
-        grad_bias = ctx.contraction.grad_bias(grad, bias) if wants_bias else None
-        if wants_input or wants_weight:
-            grad_input, grad_weight = gradients(
-                ctx.contraction, ctx.product, input, weight, bias, output, grad, wants_input, wants_weight
-            )
-    return grad_input, grad_weight, grad_bias, None, None, None
+        wanted = gradients(
+            ctx.contraction, ctx.product, input, weight, bias, output, grad, ctx.needs_input_grad[:3]
+        )
+    return *wanted, None, None, None
 
 
 def without_autocast(grad: Tensor) -> AbstractContextManager[Any]:

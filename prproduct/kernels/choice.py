@@ -14,8 +14,8 @@ from prproduct.kernels.linear_rule import LinearRule
 from prproduct.kernels.pairs import Norms, Pairs, WeightVectors, forward_factor, measure
 from prproduct.kernels.plain_rule import PlainRule, wide_product
 from prproduct.kernels.programs import Forward, Program, program_of
-from prproduct.kernels.rules import Gradients, Rule
-from prproduct.kernels.small_linear import small_backward
+from prproduct.kernels.rules import Rule
+from prproduct.kernels.small_linear import ThreeGradients, Wanted, small_backward
 from prproduct.products import Product
 
 
@@ -52,8 +52,28 @@ def gradient_rule(
 
     p is read off the output, or computed again if there is none. `grad` says of what shape and type gradients will be.
     """
+    program = _program_for(product, grad, input, weight, bias, output)
+    return _rule(program, contraction, product, input, weight, bias, output, grad)
+
+
+def _program_for(
+    product: Product, grad: Tensor, input: Tensor, weight: Tensor, bias: Tensor | None, output: Tensor | None
+) -> Program | None:
+    """What compiled passes perform; None if they do not serve."""
     one_offset_a_weight = bias is None or bias.dim() <= 1
-    program = program_of(product) if one_offset_a_weight and serves(grad, input, weight, bias, output) else None
+    return program_of(product) if one_offset_a_weight and serves(grad, input, weight, bias, output) else None
+
+
+def _rule(
+    program: Program | None,
+    contraction: Contraction,
+    product: Product,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    output: Tensor | None,
+    grad: Tensor,
+) -> Rule:
     if program is None:
         return PlainRule.at(contraction, product, input, weight, bias, output, grad)
     return _compiled_rule(
@@ -86,18 +106,21 @@ def gradients(
     bias: Tensor | None,
     output: Tensor | None,
     grad: Tensor,
-    wants_input: bool,
-    wants_weight: bool,
-) -> Gradients:
-    """dX and dW."""
-    if output is not None and type(contraction) is Linear and serves(grad, input, weight, bias, output):
-        program = program_of(product)
-        if program is not None and product.has_native_forward:
-            found = small_backward(program, input, weight, bias, output, grad, wants_input, wants_weight)
+    wanted: Wanted,
+) -> ThreeGradients:
+    """Those of input, weight and bias that are wanted."""
+    wants_input, wants_weight, wants_bias = wanted
+    if wants_input or wants_weight:
+        program = _program_for(product, grad, input, weight, bias, output)
+        if program is not None and output is not None and type(contraction) is Linear and product.has_native_forward:
+            found = small_backward(program, input, weight, bias, output, grad, wanted)
             if found is not None:
                 return found
-    rule = gradient_rule(contraction, product, input, weight, bias, output, grad)
-    return rule.gradients(grad, wants_input, wants_weight)
+        rule = _rule(program, contraction, product, input, weight, bias, output, grad)
+        dx, dw = rule.gradients(grad, wants_input, wants_weight)
+    else:
+        dx = dw = None
+    return dx, dw, contraction.grad_bias(grad, bias) if wants_bias and bias is not None else None
 
 
 def value_of(contraction: Contraction, input: Tensor, weight: Tensor, bias: Tensor | None, product: Product) -> Tensor:

@@ -17,7 +17,7 @@ from prproduct.kernels.scores import Phase, stand_in
 from prproduct.kernels.threads import team, threads_for
 
 # What a score is played with: memory by its address, and a range of rows.
-MEMORY, X, W, BIAS, P, GRAD, FOR_WEIGHT, FOR_INPUT, DX, DW, FIRST, LAST = map(stand_in, range(12))
+MEMORY, X, W, BIAS, P, GRAD, FOR_WEIGHT, FOR_INPUT, DX, DW, FIRST, LAST, DBIAS = map(stand_in, range(13))
 
 
 class Passes(WrittenPasses):
@@ -40,16 +40,26 @@ class Passes(WrittenPasses):
     def measure(self, bias: int = 0, bias_step: int = 0) -> list[Phase]:
         """The norms of all vectors."""
         of_input = self.norms(X, self.data_vectors, self.rows, self.norm, self.inverse, self.total_norm)
-        table = [self.weight_norms(W), of_input, self.weight_table(bias, bias_step)]
-        return (
-            [*table, self.find_drowned(self.rows, waits=False)] if bias else table
-        )  # by the share that made the table
+        return [self.weight_norms(W), self.weight_table(bias, bias_step), of_input]
 
     def measure_with_one_bias(self) -> list[Phase]:
         return self.measure(BIAS)
 
     def measure_with_biases(self) -> list[Phase]:
         return self.measure(BIAS, 1)
+
+    def check(self) -> list[Phase]:
+        """Whether the bias has drowned p: before the split, which may overwrite what it came from."""
+        return [self.find_drowned(self.rows)]
+
+    def check_behind(self) -> list[Phase]:
+        """The same behind the split, which did not have to wait for it."""
+        return [self.find_drowned(self.rows, waits=False)]
+
+    def sum_gradients(self) -> list[Phase]:
+        """The gradient of the bias: before all else, as the memory that it needs is needed again."""
+        integers = (self.rows, self.count, GRAD, self.partial, self.by_weight, DBIAS)
+        return [Phase(passes().sum_columns[self.size], 0, self.count, integers)]
 
     def split(self) -> list[Phase]:
         """`splitting.split`, of a range of rows; not if the bias has drowned p."""
@@ -99,7 +109,7 @@ class LinearRule:
         passes, bias, x, w = self.passes, self.bias, self.x.data_ptr(), self.w.data_ptr()
         if bias is not None:
             first = Passes.measure_with_biases if bias.numel() > 1 else Passes.measure_with_one_bias
-            score = passes.score(first, *then)
+            score = passes.score(first, Passes.check, *then)
             score.play(passes.threads, desk.address, x, w, bias.data_ptr(), self.p.data_ptr(), *given)
             if desk.answer.value == 0.0:
                 return

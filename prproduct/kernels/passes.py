@@ -121,31 +121,48 @@ def norms_of_vectors(first: int, last: int, share: int, given: Any) -> None:
         at(total, share, 1.0)[0] = norms
 
 
-@range_pass(10)
-def tabulate(first: int, last: int, share: int, given: Any) -> None:
-    """What follows from the norms in the table, for all groups. Sums for weight vectors start at zero.
+@part_of_pass()
+def describe(vector: int, vectors: int, table: int, offset: int, offset_step: int, limits: Any, one: Any) -> None:
+    """What follows from the norm of one of the weight vectors, and from its offset, if there are any at that address."""
+    of_vector = at(table, vector, one)
+    of_vector[OFFSET * vectors] = at(offset, vector * offset_step, one)[0] if offset else one - one
+    excess = (abs(of_vector[OFFSET * vectors]) + limits[TINY]) * of_vector[WEIGHT_INVERSE * vectors]
+    of_vector[ROUNDED * vectors] = excess if excess > limits[NEGLIGIBLE] else one - one
 
-    With `relative`, lengths are to be shares of the group's longest.
-    """
+
+@range_pass(8)
+def tabulate_rows(first: int, last: int, share: int, given: Any) -> None:
+    """What follows from the norms of a linear layer's weight vectors. Their sums start at zero."""
+    one = one_of(given)
+    vectors, limit, offset, offset_step, table, by_weight, shares, drowned = integers(given)
+    lengths, values = at(table, WEIGHT_LENGTH * vectors, one), at(table, WEIGHT_VALUE * vectors, one)
+    for k in range(first, last):
+        describe(k, vectors, table, offset, offset_step, at(limit, 0, one), one)
+        lengths[k] = values[k]
+        for thread in range(shares):
+            at(by_weight, thread * vectors + k, 1.0)[0] = 0.0
+    if first == 0 and last > 0:
+        at(drowned, 0, 1.0)[0] = 0.0
+
+
+@range_pass(9)
+def tabulate(first: int, last: int, share: int, given: Any) -> None:
+    """The same of a convolution's, for all groups, whose lengths are to be shares of the group's longest."""
     if first == last:
         return
     one = one_of(given)
-    channels, relative, limit, offset, offset_step, table, longest, by_weight, shares, drowned = integers(given)
+    channels, limit, offset, offset_step, table, longest, by_weight, shares, drowned = integers(given)
     vectors, limits = last * channels, at(limit, 0, one)
-    tiny, negligible = limits[TINY], limits[NEGLIGIBLE]
-    values, inverses = at(table, WEIGHT_VALUE * vectors, one), at(table, WEIGHT_INVERSE * vectors, one)
-    offsets, rounded = at(table, OFFSET * vectors, one), at(table, ROUNDED * vectors, one)
-    lengths, longest_of = at(table, WEIGHT_LENGTH * vectors, one), at(longest, 0, one)
+    lengths, values = at(table, WEIGHT_LENGTH * vectors, one), at(table, WEIGHT_VALUE * vectors, one)
+    longest_of = at(longest, 0, one)
     for g in range(last):
-        most = tiny
+        most = limits[TINY]
         for k in range(g * channels, (g + 1) * channels):
             most = values[k] if values[k] > most else most
         longest_of[g] = most
         for k in range(g * channels, (g + 1) * channels):
-            offsets[k] = at(offset, k * offset_step, one)[0] if offset else one - one
-            excess = (abs(offsets[k]) + tiny) * inverses[k]
-            rounded[k] = excess if excess > negligible else one - one
-            lengths[k] = values[k] / most if relative else values[k]
+            describe(k, vectors, table, offset, offset_step, limits, one)
+            lengths[k] = values[k] / most
     for k in range(shares * vectors):
         at(by_weight, k, 1.0)[0] = 0.0
     at(drowned, 0, 1.0)[0] = 0.0
@@ -169,6 +186,32 @@ def find_drowned(first: int, last: int, share: int, given: Any) -> None:
     for thread in range(shares):
         all_data += at(total_norm, thread, 1.0)[0]
     at(drowned, 0, 1.0)[0] = 1.0 if all_offsets * data_vectors > 2.0 * all_norms * all_data else 0.0
+
+
+@part_of_pass(apart=True)
+def add_to(count: int, x: Any, total: Any) -> None:
+    """total += x"""
+    for k in range(count):
+        total[k] += x[k]
+
+
+@range_pass(6)
+def sum_columns(first: int, last: int, share: int, given: Any) -> None:
+    """The sums of columns of a matrix; `partial` and `total`, in float64, have room for a number of each column."""
+    one = one_of(given)
+    rows, columns, x, partial_sums, totals, result = integers(given)
+    here, partial, total = last - first, at(partial_sums, first, one), at(totals, first, 1.0)
+    for k in range(here):
+        total[k] = 0.0
+    for start in range(0, rows, BLOCK):
+        for k in range(here):
+            partial[k] = one - one
+        for row in range(start, start + BLOCK if rows - start > BLOCK else rows):
+            add_to(here, at(x, row * columns + first, one), partial)
+        for k in range(here):
+            total[k] += partial[k]
+    for k in range(here):
+        at(result, first + k, one)[0] = rounded_to(one, total[k])
 
 
 @range_pass(13)

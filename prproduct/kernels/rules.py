@@ -120,10 +120,12 @@ class Workspace:
     def weight_table(self, bias: int, bias_step: int) -> Phase:
         """What else is known of the weight vectors; 0: no bias."""
         limits = _limits(self.dtype, self.convolution).ctypes.data
-        vectors = (self.vectors.channels, self.convolution, limits)
-        memory = (self.table, self.longest, self.by_weight, self.threads, self.drowned)
-        integers = (*vectors, bias, bias_step, *memory)
-        return Phase(passes().tabulate[self.size], self.groups - 1, self.groups, integers, waits=True)  # by one share
+        sums = (self.by_weight, self.threads, self.drowned)
+        if self.convolution:
+            integers = (self.vectors.channels, limits, bias, bias_step, self.table, self.longest, *sums)
+            return Phase(passes().tabulate[self.size], self.groups - 1, self.groups, integers, waits=True)  # one share
+        integers = (self.count, limits, bias, bias_step, self.table, *sums)
+        return Phase(passes().tabulate_rows[self.size], 0, self.count, integers)  # shared out as their norms were
 
     def find_drowned(self, data_vectors: int, waits: bool = True) -> Phase:
         """Whether the bias has drowned p in the output: once the norms of all vectors are known."""

@@ -13,11 +13,13 @@ import torch
 from torch import Tensor, empty_like
 
 from prproduct.kernels.linear_rule import THEN, Passes
-from prproduct.kernels.memory import LARGE, desk
+from prproduct.kernels.memory import LARGE, Desk
 from prproduct.kernels.programs import Program
-from prproduct.kernels.rules import Gradients
 from prproduct.kernels.scores import Score
 from prproduct.kernels.threads import team
+
+ThreeGradients = tuple[Tensor | None, Tensor | None, Tensor | None]  # of input, weight and bias
+Wanted = tuple[bool, bool, bool]
 
 
 class _Written(NamedTuple):
@@ -30,22 +32,14 @@ class _Written(NamedTuple):
 
 
 def small_backward(
-    program: Program,
-    x: Tensor,
-    w: Tensor,
-    bias: Tensor | None,
-    p: Tensor,
-    grad: Tensor,
-    wants_input: bool,
-    wants_weight: bool,
-) -> Gradients | None:
-    """dX and dW, for tensors that `compiled.serves`; None if it is not a small layer, or its bias has drowned p."""
-    offsets = None if bias is None else bias.shape
-    key = (x.shape, w.shape, offsets, x.dtype, wants_input, wants_weight, team())
-    if key not in program.small_layers:
-        _write(program, key)
-    written = program.small_layers[key]
-    if written is None or not (
+    program: Program, x: Tensor, w: Tensor, bias: Tensor | None, p: Tensor, grad: Tensor, wanted: Wanted
+) -> ThreeGradients | None:
+    """dX, dW and the bias's, for tensors that `compiled.serves`; None if the layer is not small, or p has drowned."""
+    key = (x.shape, w.shape, None if bias is None else bias.shape, x.dtype, wanted, team())
+    written = program.small_layers.get(key)
+    if written is None:
+        written = program.small_layers[key] = _write(program, *key)
+    if written is _OTHERS or not (
         x.is_contiguous()
         and w.is_contiguous()
         and p.is_contiguous()
@@ -56,12 +50,15 @@ def small_backward(
     score, threads, bytes, rows = written
     turned = empty_like(grad)
     across = turned.t()  # now: behind the products, this small thing would take 10 µs
-    dx = empty_like(x) if wants_input else None
-    dw = empty_like(w) if wants_weight else None
-    memory, where = desk(bytes), turned.data_ptr()
+    dx = empty_like(x) if wanted[0] else None
+    dw = empty_like(w) if wanted[1] else None
+    db = empty_like(bias) if wanted[2] else None
+    desk, where = _desks.pop() if _desks else Desk(bytes), turned.data_ptr()
+    if desk.size < bytes:
+        desk = Desk(bytes)
     score.play(
         threads,
-        memory.address,
+        desk.address,
         x.data_ptr(),
         w.data_ptr(),
         0 if bias is None else bias.data_ptr(),
@@ -73,24 +70,45 @@ def small_backward(
         0 if dw is None else dw.data_ptr(),
         0,
         rows,
+        0 if db is None else db.data_ptr(),
     )
-    if memory.answer.value != 0.0:
+    drowned = desk.answer.value
+    _desks.append(desk)
+    if drowned:
         return None
     if dx is not None:
         dx.addmm_(turned, w)  # (rows, out) @ (out, in)
     if dw is not None:
         dw.addmm_(across, x)  # (out, rows) @ (rows, in)
-    return dx, dw
+    return dx, dw, db
 
 
-def _write(program: Program, key: tuple[torch.Size, torch.Size, torch.Size | None, torch.dtype, bool, bool, tuple[int, bool]]) -> None:
-    x, w, bias, dtype, wants_input, wants_weight, team = key
-    pairs = x[0] * w[0]
+_desks: list[Desk] = []  # taken and put back: as many as there are threads that run a backward
+
+
+def _write(
+    program: Program,
+    x: torch.Size,
+    w: torch.Size,
+    bias: torch.Size | None,
+    dtype: torch.dtype,
+    wanted: Wanted,
+    team: tuple[int, bool],
+) -> _Written:
     matrices = len(x) == len(w) == 2 and (bias is None or bias == w[:1])
-    if matrices and pairs * dtype.itemsize < LARGE and program.same and program.weight.writes and program.weight.has_sums:
-        passes = Passes.of(program, dtype, x, w, team)
-        first = Passes.measure if bias is None else Passes.measure_with_biases
-        score = passes.score(first, *THEN[wants_input, wants_weight])
-        program.small_layers[key] = _Written(score, passes.threads, passes.bytes, passes.rows)
+    half = program.weight
+    if not (matrices and program.same and half.writes and half.has_sums and x[0] * w[0] * dtype.itemsize < LARGE):
+        return _OTHERS
+    passes = Passes.of(program, dtype, x, w, team)
+    first = [Passes.sum_gradients] if wanted[2] else []
+    check = []
+    if bias is None:
+        first += [Passes.measure]
     else:
-        program.small_layers[key] = None
+        first += [Passes.measure_with_biases]
+        check = [Passes.check_behind]
+    score = passes.score(*first, *THEN[wanted[:2]], *check)
+    return _Written(score, passes.threads, passes.bytes, passes.rows)
+
+
+_OTHERS = _Written(Score(), 0, 0, 0)
