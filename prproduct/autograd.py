@@ -22,13 +22,14 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, is_grad_enabled, is_inference_mode_enabled
 from torch._C import _are_functorch_transforms_active, _is_any_autocast_enabled
 from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 
 from prproduct.kernels.choice import gradients, value_of
 from prproduct.kernels.contractions import Contraction
+from prproduct.kernels.rules import ThreeGradients, Wanted
 from prproduct.products import P, Product, resolve
 
 _NO_JVP = "prproduct changes gradients, and has no forward-mode AD (jvp, jacfwd): use backward, vjp or jacrev"
@@ -39,7 +40,6 @@ _NO_COMPILED_TRANSFORMS = (
 
 Memory = Literal["save", "recompute"]
 _NOTHING = torch.empty(0, device="cpu")
-_AS_IT_IS: AbstractContextManager[Any] = nullcontext()
 
 
 def apply(
@@ -62,8 +62,9 @@ def apply(
     compiling, transformed = is_compiling(), _are_functorch_transforms_active()
     if compiling and transformed:
         raise RuntimeError(_NO_COMPILED_TRANSFORMS)
-    inference = not compiling and torch.is_inference_mode_enabled()
-    if inference or not (transformed or _wants_gradient(input, weight)):
+    inference = not compiling and is_inference_mode_enabled()
+    wants_gradient = is_grad_enabled() and (weight.requires_grad or input.requires_grad)
+    if inference or not (transformed or wants_gradient):
         if not compiling and _has_tangent(input, weight, bias):
             raise RuntimeError(_NO_JVP)
         if product.has_native_forward:
@@ -77,7 +78,7 @@ def apply(
         return ProductFn.apply(input, weight, bias, contraction, product, keep_output)
     if transformed:
         return TransformedProductFn.apply(input, weight, bias, contraction, product, keep_output)
-    return _apply_eagerly(input, weight, bias, contraction, product, keep_output)
+    return _apply_eagerly(input, weight, bias, (contraction, product, keep_output))
 
 
 _REAL = {torch.float32, torch.float64, torch.float16, torch.bfloat16}
@@ -98,10 +99,6 @@ def check_memory(memory: Memory) -> Memory:
     return memory
 
 
-def _wants_gradient(input: Tensor, weight: Tensor) -> bool:
-    return torch.is_grad_enabled() and (input.requires_grad or weight.requires_grad)
-
-
 class ProductFn(torch.autograd.Function):
     """A contraction under a product. With `keep_output`, backward reads p off the output and need not compute it."""
 
@@ -116,9 +113,10 @@ class ProductFn(torch.autograd.Function):
         product: Product,
         keep_output: bool,
     ) -> Tensor:
-        if product.has_native_forward:
-            return _no_view(contraction.native(input, weight, bias))
-        return value_of(contraction, input, weight, bias, product)
+        if not product.has_native_forward:
+            return value_of(contraction, input, weight, bias, product)
+        output = contraction.native(input, weight, bias)
+        return _no_view(output) if is_compiling() or output._is_view() else output
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -128,7 +126,10 @@ class ProductFn(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        return _backward(ctx, grad, *ctx.saved_tensors)
+        input, weight, bias, output = ctx.saved_tensors
+        wanted = ctx.needs_input_grad[:3]
+        wanted = _backward(ctx.contraction, ctx.product, input, weight, bias, output, grad, wanted)
+        return *wanted, None, None, None
 
 
 class TransformedProductFn(ProductFn):
@@ -142,41 +143,44 @@ class TransformedProductFn(ProductFn):
 class EagerProductFn(TransformedProductFn):
     """The same in torch's older style, which torch.func does not take, and which costs half as much for a small layer.
 
-    A function with a `setup_context` has its arguments bound by their names at every call.
+    A function with a `setup_context` has its arguments bound by their names at every call; and each argument, and each
+    attribute of `ctx`, takes 1 µs and more in a small layer: so all that is no tensor is one.
     """
 
     setup_context = torch.autograd.Function.setup_context
 
     @staticmethod
     def forward(  # type: ignore[override]
-        ctx: Any,
-        input: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        contraction: Contraction,
-        product: Product,
-        keep_output: bool,
+        ctx: Any, input: Tensor, weight: Tensor, bias: Tensor | None, call: tuple[Contraction, Product, bool]
     ) -> Tensor:
-        ctx.contraction, ctx.product, ctx.witness, kept = contraction, product, None, None
-        output = ProductFn.forward(input, weight, bias, contraction, product, keep_output)
+        contraction, product, keep_output = call
+        kept = witness = None
+        version = 0
+        if product.has_native_forward:
+            output = contraction.native(input, weight, bias)
+            output = _no_view(output) if output._is_view() else output
+        else:
+            output = value_of(contraction, input, weight, bias, product)
         if keep_output and type(output) is Tensor:
             # `.data` shares the memory but not the version counter, so autograd does not object when the user writes
             # into the output (relu_, +=). The witness shares the counter but not the memory: it tells that it happened.
             kept = output.data
-            ctx.witness = witness = output.detach()
+            witness = output.detach()
             witness.data = _NOTHING if output.is_cpu else output.new_empty(0)
-            ctx.version = witness._version
+            version = witness._version
         ctx.save_for_backward(input, weight, bias, kept)
+        ctx.call = (contraction, product, witness, version)
         return output
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         input, weight, bias, output = ctx.saved_tensors
-        if ctx.witness is not None and ctx.witness._version != ctx.version:
-            output = None  # somebody wrote into it
-        if torch.is_grad_enabled():
-            output = None  # create_graph=True: p has to hang on input and weight
-        return _backward(ctx, grad, input, weight, bias, output)
+        contraction, product, witness, version = ctx.call
+        written_into = witness is not None and witness._version != version
+        if written_into or is_grad_enabled():  # create_graph=True: p has to hang on input and weight
+            output = None
+        wanted = ctx.needs_input_grad[:3]
+        return *_backward(contraction, product, input, weight, bias, output, grad, wanted), None
 
 
 # `Function.apply` itself looks through all arguments for what torch.func may have left behind.
@@ -185,26 +189,29 @@ _apply_eagerly: Callable[..., Tensor] = super(torch.autograd.Function, EagerProd
 
 def _no_view(output: Tensor) -> Tensor:
     """Torch's linear returns a view for some inputs, and autograd forbids writing into a view made by a function."""
-    is_view = is_compiling() or output._is_view()
-    return torch.ops.aten._unsafe_view(output, output.shape) if is_view else output
+    return torch.ops.aten._unsafe_view(output, output.shape)
 
 
 def _backward(
-    ctx: Any, grad: Tensor, input: Tensor, weight: Tensor, bias: Tensor | None, output: Tensor | None
-) -> tuple[Tensor | None, ...]:
-    with without_autocast(grad):
-        wanted = gradients(
-            ctx.contraction, ctx.product, input, weight, bias, output, grad, ctx.needs_input_grad[:3]
-        )
-    return *wanted, None, None, None
+    contraction: Contraction,
+    product: Product,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    output: Tensor | None,
+    grad: Tensor,
+    wanted: Wanted,
+) -> ThreeGradients:
+    if _is_any_autocast_enabled():
+        with without_autocast(grad):
+            return gradients(contraction, product, input, weight, bias, output, grad, wanted)
+    return gradients(contraction, product, input, weight, bias, output, grad, wanted)
 
 
 def without_autocast(grad: Tensor) -> AbstractContextManager[Any]:
     """Casts were made in forward: backward computes in the dtypes it is given."""
-    if not _is_any_autocast_enabled():
-        return _AS_IT_IS
     device_type = grad.device.type
-    return torch.autocast(device_type, enabled=False) if _autocasts(device_type) else _AS_IT_IS
+    return torch.autocast(device_type, enabled=False) if _autocasts(device_type) else nullcontext()
 
 
 def cast_for_autocast(t: Tensor | None) -> Any:

@@ -46,11 +46,10 @@ def linear(
     """
     if not (isinstance(input, Tensor) and isinstance(weight, Tensor)):
         _refuse(F.linear, input, weight, bias)
-    contraction = _LINEAR if weight.dim() > 1 else Linear(single_weight=True)
-    return apply(contraction, input, weight, bias, product, memory)
+    return apply(_LINEAR if weight.dim() > 1 else _SINGLE, input, weight, bias, product, memory)
 
 
-_LINEAR = Linear()
+_LINEAR, _SINGLE = Linear(), Linear(single_weight=True)
 
 
 def conv1d(

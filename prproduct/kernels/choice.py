@@ -14,8 +14,8 @@ from prproduct.kernels.linear_rule import LinearRule
 from prproduct.kernels.pairs import Norms, Pairs, WeightVectors, forward_factor, measure
 from prproduct.kernels.plain_rule import PlainRule, wide_product
 from prproduct.kernels.programs import Forward, Program, program_of
-from prproduct.kernels.rules import Rule
-from prproduct.kernels.small_linear import ThreeGradients, Wanted, small_backward
+from prproduct.kernels.rules import Rule, ThreeGradients, Wanted
+from prproduct.kernels.small_linear import small_backward
 from prproduct.products import Product
 
 
@@ -52,16 +52,9 @@ def gradient_rule(
 
     p is read off the output, or computed again if there is none. `grad` says of what shape and type gradients will be.
     """
-    program = _program_for(product, grad, input, weight, bias, output)
+    served = (bias is None or bias.dim() <= 1) and serves(grad, input, weight, bias, output)
+    program = program_of(product) if served else None
     return _rule(program, contraction, product, input, weight, bias, output, grad)
-
-
-def _program_for(
-    product: Product, grad: Tensor, input: Tensor, weight: Tensor, bias: Tensor | None, output: Tensor | None
-) -> Program | None:
-    """What compiled passes perform; None if they do not serve."""
-    one_offset_a_weight = bias is None or bias.dim() <= 1
-    return program_of(product) if one_offset_a_weight and serves(grad, input, weight, bias, output) else None
 
 
 def _rule(
@@ -111,7 +104,8 @@ def gradients(
     """Those of input, weight and bias that are wanted."""
     wants_input, wants_weight, wants_bias = wanted
     if wants_input or wants_weight:
-        program = _program_for(product, grad, input, weight, bias, output)
+        served = (bias is None or bias.dim() <= 1) and serves(grad, input, weight, bias, output)
+        program = program_of(product) if served else None
         if program is not None and output is not None and type(contraction) is Linear and product.has_native_forward:
             found = small_backward(program, input, weight, bias, output, grad, wanted)
             if found is not None:

@@ -123,7 +123,7 @@ def norms_of_vectors(first: int, last: int, share: int, given: Any) -> None:
 
 @part_of_pass()
 def describe(vector: int, vectors: int, table: int, offset: int, offset_step: int, limits: Any, one: Any) -> None:
-    """What follows from the norm of one of the weight vectors, and from its offset, if there are any at that address."""
+    """What follows from a weight vector's norm, and from its offset, if there are any at that address."""
     of_vector = at(table, vector, one)
     of_vector[OFFSET * vectors] = at(offset, vector * offset_step, one)[0] if offset else one - one
     excess = (abs(of_vector[OFFSET * vectors]) + limits[TINY]) * of_vector[WEIGHT_INVERSE * vectors]

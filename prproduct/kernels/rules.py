@@ -29,7 +29,9 @@ from prproduct.kernels.programs import Program
 from prproduct.kernels.scores import Phase, Score
 from prproduct.kernels.tables import FIELDS, SPARE_REGISTERS, STRIP, WEIGHT_INVERSE, WEIGHT_VALUE
 
-Gradients = tuple[Tensor | None, Tensor | None]
+Gradients = tuple[Tensor | None, Tensor | None]  # of input and weight
+ThreeGradients = tuple[Tensor | None, Tensor | None, Tensor | None]  # and of the bias
+Wanted = tuple[bool, bool, bool]  # which of these
 
 
 class Rule(Protocol):
@@ -120,12 +122,11 @@ class Workspace:
     def weight_table(self, bias: int, bias_step: int) -> Phase:
         """What else is known of the weight vectors; 0: no bias."""
         limits = _limits(self.dtype, self.convolution).ctypes.data
-        sums = (self.by_weight, self.threads, self.drowned)
-        if self.convolution:
-            integers = (self.vectors.channels, limits, bias, bias_step, self.table, self.longest, *sums)
-            return Phase(passes().tabulate[self.size], self.groups - 1, self.groups, integers, waits=True)  # one share
-        integers = (self.count, limits, bias, bias_step, self.table, *sums)
-        return Phase(passes().tabulate_rows[self.size], 0, self.count, integers)  # shared out as their norms were
+        offsets, sums = (limits, bias, bias_step), (self.by_weight, self.threads, self.drowned)
+        if not self.convolution:  # shared out as their norms were
+            return Phase(passes().tabulate_rows[self.size], 0, self.count, (self.count, *offsets, self.table, *sums))
+        integers = (self.vectors.channels, *offsets, self.table, self.longest, *sums)
+        return Phase(passes().tabulate[self.size], self.groups - 1, self.groups, integers, waits=True)  # by one share
 
     def find_drowned(self, data_vectors: int, waits: bool = True) -> Phase:
         """Whether the bias has drowned p in the output: once the norms of all vectors are known."""

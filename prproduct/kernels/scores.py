@@ -44,7 +44,7 @@ class Score:
     """
 
     def __init__(self, *phases: Phase) -> None:
-        self.phases = phases
+        self.phases, self.count, self.leader = phases, len(phases), conductor()
         table: list[int] = []
         for kernel, first, last, given, waits, unless in phases:
             table += (kernel.address, waits, len(given), unless, first, last, *given)
@@ -61,13 +61,12 @@ class Score:
         if runtime is None:
             _on_our_pool(count, self.phases, given)
             return
-        parallel, *places = runtime
-        team = _PACK[len(given)](*places, count, len(self.phases), self.address, *given)
-        leader = conductor()
+        parallel, number, size, barrier = runtime
+        team = _PACK[len(given)](number, size, barrier, count, self.count, self.address, *given)
         if parallel is None:
-            leader.call(team)
+            self.leader.call(team)
         else:
-            parallel(leader.address, team, count, 0)
+            parallel(self.leader.address, team, count, 0)
 
 
 _ALONE = (None, 0, 0, 0)

@@ -1,8 +1,8 @@
 """The backward of a small linear layer in one straight line.
 
 Between the products of a layer that takes 1 ms, Python runs with cold caches: a call of anything takes 1 µs, and all of
-`linear_rule.LinearRule` a tenth of the layer. So what follows from shapes is looked up once, and the rest is done here,
-in as few steps as there can be. Any other layer is left to `LinearRule`.
+`linear_rule.LinearRule` took a tenth of the layer. So what follows from shapes is looked up once, and the rest is done
+here, in as few steps as there can be. Any other layer is left to `LinearRule`.
 """
 
 from __future__ import annotations
@@ -15,11 +15,9 @@ from torch import Tensor, empty_like
 from prproduct.kernels.linear_rule import THEN, Passes
 from prproduct.kernels.memory import LARGE, Desk
 from prproduct.kernels.programs import Program
+from prproduct.kernels.rules import ThreeGradients, Wanted
 from prproduct.kernels.scores import Score
 from prproduct.kernels.threads import team
-
-ThreeGradients = tuple[Tensor | None, Tensor | None, Tensor | None]  # of input, weight and bias
-Wanted = tuple[bool, bool, bool]
 
 
 class _Written(NamedTuple):
@@ -27,19 +25,19 @@ class _Written(NamedTuple):
 
     score: Score
     threads: int
-    bytes: int
+    bytes: int  # that its passes work in
     rows: int
 
 
 def small_backward(
     program: Program, x: Tensor, w: Tensor, bias: Tensor | None, p: Tensor, grad: Tensor, wanted: Wanted
 ) -> ThreeGradients | None:
-    """dX, dW and the bias's, for tensors that `compiled.serves`; None if the layer is not small, or p has drowned."""
+    """The gradients, for tensors that `compiled.serves`; None if the layer is not small."""
     key = (x.shape, w.shape, None if bias is None else bias.shape, x.dtype, wanted, team())
     written = program.small_layers.get(key)
     if written is None:
         written = program.small_layers[key] = _write(program, *key)
-    if written is _OTHERS or not (
+    if not written or not (
         x.is_contiguous()
         and w.is_contiguous()
         and p.is_contiguous()
@@ -52,10 +50,8 @@ def small_backward(
     across = turned.t()  # now: behind the products, this small thing would take 10 µs
     dx = empty_like(x) if wanted[0] else None
     dw = empty_like(w) if wanted[1] else None
-    db = empty_like(bias) if wanted[2] else None
-    desk, where = _desks.pop() if _desks else Desk(bytes), turned.data_ptr()
-    if desk.size < bytes:
-        desk = Desk(bytes)
+    db = empty_like(bias) if wanted[2] and bias is not None else None
+    desk, where = _take_desk(bytes), turned.data_ptr()
     score.play(
         threads,
         desk.address,
@@ -72,10 +68,11 @@ def small_backward(
         rows,
         0 if db is None else db.data_ptr(),
     )
-    drowned = desk.answer.value
+    drowned = bias is not None and desk.answer.value != 0.0
     _desks.append(desk)
     if drowned:
-        return None
+        again = small_backward(program, x, w, None, torch.mm(x, w.t()), grad, (*wanted[:2], False))
+        return None if again is None else (*again[:2], db)
     if dx is not None:
         dx.addmm_(turned, w)  # (rows, out) @ (out, in)
     if dw is not None:
@@ -83,7 +80,15 @@ def small_backward(
     return dx, dw, db
 
 
-_desks: list[Desk] = []  # taken and put back: as many as there are threads that run a backward
+_desks: list[Desk] = []  # in nobody's use: at most as many as threads ever ran a backward at once
+
+
+def _take_desk(bytes: int) -> Desk:
+    try:
+        desk = _desks.pop()
+    except IndexError:
+        return Desk(bytes)
+    return desk if desk.size >= bytes else Desk(bytes)
 
 
 def _write(
@@ -94,21 +99,21 @@ def _write(
     dtype: torch.dtype,
     wanted: Wanted,
     team: tuple[int, bool],
-) -> _Written:
-    matrices = len(x) == len(w) == 2 and (bias is None or bias == w[:1])
+) -> _Written | tuple[()]:
+    """Nothing if the layer is not small."""
+    if len(program.small_layers) >= _REMEMBERED:  # as with sequences of any length
+        program.small_layers.clear()
     half = program.weight
+    matrices = len(x) == len(w) == 2 and (bias is None or bias == w[:1])
     if not (matrices and program.same and half.writes and half.has_sums and x[0] * w[0] * dtype.itemsize < LARGE):
-        return _OTHERS
+        return ()
     passes = Passes.of(program, dtype, x, w, team)
-    first = [Passes.sum_gradients] if wanted[2] else []
-    check = []
+    parts = [Passes.sum_gradients] if wanted[2] else []
     if bias is None:
-        first += [Passes.measure]
+        parts += [Passes.measure, *THEN[wanted[:2]]]
     else:
-        first += [Passes.measure_with_biases]
-        check = [Passes.check_behind]
-    score = passes.score(*first, *THEN[wanted[:2]], *check)
-    return _Written(score, passes.threads, passes.bytes, passes.rows)
+        parts += [Passes.measure_with_biases, *THEN[wanted[:2]], Passes.check_behind]
+    return _Written(passes.score(*parts), passes.threads, passes.bytes, passes.rows)
 
 
-_OTHERS = _Written(Score(), 0, 0, 0)
+_REMEMBERED = 1024  # shapes, for each product

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from prproduct.kernels import scores, threads
+from prproduct.kernels import programs, scores, threads
 
 
 @pytest.fixture
@@ -26,5 +26,13 @@ def set_threads(monkeypatch):
     monkeypatch.setattr(threads, "_SMALL_FOR_OURS", 1)
     monkeypatch.setattr(threads, "_cores", lambda: 64)
     before = torch.get_num_threads()
+    forget_passes()
     yield torch.set_num_threads
     torch.set_num_threads(before)
+    forget_passes()
+
+
+def forget_passes():
+    """Those that were written down for other settings than a test's."""
+    programs._known.clear()
+    programs._remembered.cache_clear()

@@ -10,6 +10,7 @@ LAYERS = {
     "linear": (pr.functional.linear, (7, 5), (3, 5), {}),
     "linear, wider than a strip": (pr.functional.linear, (7, 5), (1100, 5), {}),
     "linear, more rows than a block": (pr.functional.linear, (150, 5), (3, 5), {}),
+    "linear, three axes": (pr.functional.linear, (2, 4, 5), (3, 5), {}),
     "linear, one vector": (pr.functional.linear, (5,), (3, 5), {}),
     "linear, one weight": (pr.functional.linear, (2, 7, 5), (5,), {}),
     "linear, one feature": (pr.functional.linear, (7, 1), (3, 1), {}),

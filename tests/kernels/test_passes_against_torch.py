@@ -10,6 +10,7 @@ from kernel_cases import LAYERS, PRODUCTS, assert_equal_to_rounding, both_gradie
 import prproduct as pr
 from prproduct.kernels import compiled, linear_rule
 from prproduct.kernels.contractions import Linear
+from prproduct.kernels.memory import Desk
 from prproduct.kernels.pairs import floor_of_sin_square
 from prproduct.kernels.programs import program_of
 from prproduct.products import resolve
@@ -192,7 +193,7 @@ def test_squares_of_long_vectors_add_up_exactly():
     rule = linear_rule.LinearRule(
         Linear(), program_of(resolve("pr")), x, torch.ones_like(x), None, x.sum(1, keepdim=True)
     )
-    rule.measure()
-    place = rule.passes.norm - linear_rule.MEMORY
-    norm = ctypes.c_float.from_address(rule.memory.data_ptr() + place).value
+    desk = Desk(rule.passes.bytes)
+    rule.measure(desk)
+    norm = ctypes.c_float.from_address(desk.address + rule.passes.norm - linear_rule.MEMORY).value
     assert norm == pytest.approx(x.double().norm().item(), rel=1e-7)
