@@ -24,7 +24,12 @@ class Passes(WrittenPasses):
     """Those for one shape of input and weight, with stand-ins for all memory."""
 
     def __init__(
-        self, program: Program, dtype: torch.dtype, input: torch.Size, weight: torch.Size, team: tuple[int, bool]
+        self,
+        program: Program,
+        dtype: torch.dtype,
+        input: tuple[int, ...],
+        weight: tuple[int, ...],
+        team: tuple[int, bool],
     ) -> None:
         """`team` is what `threads.team` says, by which remembered passes are found."""
         (rows, columns), channels = input, weight[0]

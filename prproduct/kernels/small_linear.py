@@ -27,6 +27,7 @@ class _Written(NamedTuple):
     threads: int
     bytes: int  # that its passes work in
     rows: int
+    channels: int
 
 
 def small_backward(
@@ -45,8 +46,12 @@ def small_backward(
         and (bias is None or bias.is_contiguous())
     ):
         return None
-    score, threads, bytes, rows = written
-    turned = empty_like(grad)
+    score, threads, bytes, rows, channels = written
+    shape, turned = x.shape, grad
+    if len(shape) == 2:
+        turned = empty_like(grad)
+    else:
+        x, turned = x.view(rows, shape[-1]), grad.new_empty(rows, channels)
     across = turned.t()  # now: behind the products, this small thing would take 10 µs
     dx = empty_like(x) if wanted[0] else None
     dw = empty_like(w) if wanted[1] else None
@@ -71,10 +76,12 @@ def small_backward(
     drowned = bias is not None and desk.answer.value != 0.0
     _desks.append(desk)
     if drowned:
-        again = small_backward(program, x, w, None, torch.mm(x, w.t()), grad, (*wanted[:2], False))
+        p = torch.mm(x, w.t()).view(grad.shape)
+        again = small_backward(program, x.view(shape), w, None, p, grad, (*wanted[:2], False))
         return None if again is None else (*again[:2], db)
     if dx is not None:
         dx.addmm_(turned, w)  # (rows, out) @ (out, in)
+        dx = dx if len(shape) == 2 else dx.view(shape)
     if dw is not None:
         dw.addmm_(across, x)  # (out, rows) @ (rows, in)
     return dx, dw, db
@@ -103,17 +110,17 @@ def _write(
     """Nothing if the layer is not small."""
     if len(program.small_layers) >= _REMEMBERED:  # as with sequences of any length
         program.small_layers.clear()
-    half = program.weight
-    matrices = len(x) == len(w) == 2 and (bias is None or bias == w[:1])
-    if not (matrices and program.same and half.writes and half.has_sums and x[0] * w[0] * dtype.itemsize < LARGE):
+    half, rows = program.weight, x[:-1].numel()
+    of_rows = len(x) > 1 and len(w) == 2 and (bias is None or bias == w[:1])
+    if not (of_rows and program.same and half.writes and half.has_sums and rows * w[0] * dtype.itemsize < LARGE):
         return ()
-    passes = Passes.of(program, dtype, x, w, team)
+    passes = Passes.of(program, dtype, (rows, x[-1]), tuple(w), team)
     parts = [Passes.sum_gradients] if wanted[2] else []
     if bias is None:
         parts += [Passes.measure, *THEN[wanted[:2]]]
     else:
         parts += [Passes.measure_with_biases, *THEN[wanted[:2]], Passes.check_behind]
-    return _Written(passes.score(*parts), passes.threads, passes.bytes, passes.rows)
+    return _Written(passes.score(*parts), passes.threads, passes.bytes, rows, w[0])
 
 
 _REMEMBERED = 1024  # shapes, for each product

@@ -25,16 +25,18 @@ def taken(monkeypatch):
     return answers
 
 
-def tensors(rows=6, columns=5, channels=4, dtype=torch.float64, bias=True):
-    shapes = [(rows, columns), (channels, columns)] + [(channels,)] * bias
+def tensors(rows=6, columns=5, channels=4, dtype=torch.float64, bias=True, before=()):
+    shapes = [(*before, rows, columns), (channels, columns)] + [(channels,)] * bias
     return [torch.randn(shape, dtype=dtype, requires_grad=True) for shape in shapes]
 
 
 @pytest.mark.parametrize("wanted", [(0,), (1,), (0, 1), (0, 2), (1, 2), (0, 1, 2)], ids=str)
+@pytest.mark.parametrize("before", [(), (3, 2)])
 @pytest.mark.parametrize("product", ["pr", "tempered:0.3"])
-def test_equal_to_the_bit_what_is_done_for_large_layers(product, wanted, taken, monkeypatch):
+def test_equal_to_the_bit_what_is_done_for_large_layers(product, before, wanted, taken, monkeypatch):
     torch.manual_seed(0)
-    operands = [t if k in wanted else t.detach() for k, t in enumerate(tensors(dtype=torch.float32))]
+    operands = tensors(dtype=torch.float32, before=before)
+    operands = [t if k in wanted else t.detach() for k, t in enumerate(operands)]
     y = pr.functional.linear(*operands, product=product)
     grad, of_what = torch.randn_like(y), [operands[k] for k in wanted]
     small = torch.autograd.grad(y, of_what, grad, retain_graph=True)
@@ -69,8 +71,9 @@ def test_a_biass_gradient_is_the_sum_over_all_rows(rows, channels, taken, set_th
     assert relative_error(got.double(), grad.double().sum(0)) <= 1e-6
 
 
-def test_a_bias_that_drowns_p_has_its_gradient_too(taken):
-    x, w, _ = tensors()
+@pytest.mark.parametrize("before", [(), (3, 2)])
+def test_a_bias_that_drowns_p_has_its_gradient_too(before, taken):
+    x, w, _ = tensors(before=before)
     bias = torch.full((4,), 1e12, dtype=torch.float64, requires_grad=True)
     y = pr.functional.linear(x, w, bias)
     got, expected = both_gradients(y, (x, w, bias), torch.randn_like(y))
