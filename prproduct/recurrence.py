@@ -26,7 +26,10 @@ from prproduct import functional
 from prproduct.autograd import cast_for_autocast, without_autocast
 from prproduct.kernels.choice import gradient_rule
 from prproduct.kernels.contractions import Linear
+from prproduct.kernels.linear_rule import LinearRule
 from prproduct.kernels.lstm_rule import lstm_step, lstm_step_back, serves_lstm
+from prproduct.kernels.lstm_sequence import Unrolled, roll_up, unroll
+from prproduct.kernels.rules import Steps
 from prproduct.products import Product
 
 State = tuple[Tensor, ...]
@@ -203,6 +206,16 @@ class RecurrenceFn(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         biases = _biases(cell, input_bias, hidden_bias)
         input_gates = F.linear(data, input_weight, biases[0])  # (rows of all steps, gates)
+        ctx.cell, ctx.product, ctx.batch_sizes, ctx.reverse = cell, product, batch_sizes, reverse
+        ctx.at_once = (
+            isinstance(cell, LSTM) and len(set(batch_sizes)) == 1 and serves_lstm(input_gates, hidden_weight, *state)
+        )
+        if ctx.at_once:
+            unrolled = unroll(input_gates, hidden_weight, state[0], state[1], reverse)
+            ctx.save_for_backward(
+                data, input_weight, hidden_weight, input_bias, hidden_bias, input_gates, *state, *unrolled
+            )
+            return tuple(t.clone() for t in unrolled.results(reverse))  # the user's to write into
         hidden_gates = torch.empty_like(input_gates)
         output = input_gates.new_empty(len(data), state[0].shape[1])
         before = torch.empty_like(output)  # hidden states
@@ -216,9 +229,8 @@ class RecurrenceFn(torch.autograd.Function):
             current, kept_of_step = cell.step(input_gates[rows], hidden_gates[rows], current)
             output[rows] = current[0]
             kept += kept_of_step
-        ctx.cell, ctx.product, ctx.batch_sizes, ctx.reverse = cell, product, batch_sizes, reverse
         ctx.save_for_backward(
-            data, input_weight, hidden_weight, input_bias, hidden_bias, input_gates, hidden_gates, before, *state, *kept
+            data, input_weight, hidden_weight, input_bias, hidden_bias, input_gates, *state, hidden_gates, before, *kept
         )
         last = _finish(current, waiting)
         return output, *(s.clone() for s in last)  # the user's to write into
@@ -228,14 +240,13 @@ class RecurrenceFn(torch.autograd.Function):
         states = len(grads) - 1
         saved = ctx.saved_tensors  # asked for once: checkpointing does not give it twice
         data, *weights = saved[:5]
-        input_gates, hidden_gates, before = saved[5:8]
-        state, kept = saved[8 : 8 + states], saved[8 + states :]
+        input_gates, state, left = saved[5], saved[6 : 6 + states], saved[6 + states :]
         batched = any(torch._C._functorch.is_legacy_batchedtensor(grad) for grad in grads)
         with without_autocast(data):
             if batched or torch.is_grad_enabled():
                 of_tensors = _differentiable_backward(ctx, data, weights, state, grads)
             else:
-                of_tensors = _backward_through_time(ctx, data, weights, input_gates, hidden_gates, before, kept, grads)
+                of_tensors = _backward_through_time(ctx, data, weights, input_gates, left, grads)
         return None, None, None, None, *of_tensors
 
 
@@ -244,31 +255,28 @@ def _backward_through_time(
     data: Tensor,
     weights: Sequence[Tensor],
     input_gates: Tensor,
-    hidden_gates: Tensor,
-    before: Tensor,
-    kept: Kept,
+    left: Sequence[Tensor],
     grads: Sequence[Tensor],
 ) -> list[Tensor | None]:
-    """The gradients of data, weights and first state, in closed form."""
+    """The gradients of data, weights and first state, in closed form, from what forward has left."""
     cell, (input_weight, hidden_weight, *given_biases) = ctx.cell, weights
     input_bias, hidden_bias = _biases(cell, *given_biases)
+    unrolled = Unrolled(*left) if ctx.at_once else None
+    hidden_gates, before = (unrolled.hidden_gates, unrolled.before(ctx.reverse)) if unrolled else left[:2]
     rule = gradient_rule(Linear(), ctx.product, before, hidden_weight, hidden_bias, hidden_gates, hidden_gates)
     grad_input_gates = torch.empty_like(input_gates, memory_format=torch.contiguous_format)
     grad_hidden_gates = torch.empty_like(grad_input_gates) if cell.gates_apart else grad_input_gates
-    hidden = rule.stepwise(grad_hidden_gates)
-    grad_output, waiting = grads[0], tuple(grads[1:])
-    steps = _steps(ctx.batch_sizes, ctx.reverse)
-    grad = tuple(w[: _count(steps[-1])] for w in waiting)
-    each = len(kept) // len(steps)
-    for step, rows in reversed(list(enumerate(steps))):
-        grad, waiting = _resize(grad, _count(rows), waiting)
-        grad = (grad[0] + grad_output[rows], *grad[1:])
-        gates, of_gates = (input_gates[rows], hidden_gates[rows]), (grad_input_gates[rows], grad_hidden_gates[rows])
-        own, *others = cell.step_back(gates, before[rows], kept[step * each : (step + 1) * each], grad, of_gates)
-        hidden.split(rows)
-        through = hidden.input_gradient(rows)
-        grad = (through if own is None else through + own, *others)
-    grad_hidden_weight = hidden.weight_gradient()
+    if unrolled and isinstance(rule, LinearRule) and serves_lstm(*grads):
+        of_output, of_hidden, of_cell = grads
+        grad_hidden_weight, *of_state = roll_up(
+            rule, unrolled, of_output, of_hidden, of_cell, grad_hidden_gates, ctx.reverse
+        )
+        grad_state = tuple(of_state)
+    else:
+        kept, hidden = unrolled.step_by_step(ctx.reverse) if unrolled else left[2:], rule.stepwise(grad_hidden_gates)
+        gates, of_gates = (input_gates, hidden_gates), (grad_input_gates, grad_hidden_gates)
+        grad_state = _step_back_in_turn(ctx, hidden, gates, before, kept, grads, of_gates)
+        grad_hidden_weight = hidden.weight_gradient()
     grad_biases: list[Tensor | None] = [None, None]
     if given_biases[0] is not None:
         of_input = grad_input_gates.sum(0)
@@ -280,8 +288,28 @@ def _backward_through_time(
         grad_input_weight,
         grad_hidden_weight,
         *grad_biases,
-        *_finish(grad, waiting),
+        *grad_state,
     ]
+
+
+def _step_back_in_turn(
+    ctx: Any, hidden: Steps, gates: Gates, before: Tensor, kept: Sequence[Tensor], grads: Sequence[Tensor], into: Gates
+) -> State:
+    """The gradients of the first state, from those of the output and the last one; those of the gates are written."""
+    grad_output, waiting = grads[0], tuple(grads[1:])
+    steps = _steps(ctx.batch_sizes, ctx.reverse)
+    grad = tuple(w[: _count(steps[-1])] for w in waiting)
+    each = len(kept) // len(steps)
+    for step, rows in reversed(list(enumerate(steps))):
+        grad, waiting = _resize(grad, _count(rows), waiting)
+        grad = (grad[0] + grad_output[rows], *grad[1:])
+        of_step = tuple(kept[step * each : (step + 1) * each])
+        here, into_here = (gates[0][rows], gates[1][rows]), (into[0][rows], into[1][rows])
+        own, *others = ctx.cell.step_back(here, before[rows], of_step, grad, into_here)
+        hidden.split(rows)
+        through = hidden.input_gradient(rows)
+        grad = (through if own is None else through + own, *others)
+    return _finish(grad, waiting)
 
 
 def _differentiable_backward(

@@ -109,49 +109,53 @@ def _step_back_row(
         before[k] = c * f[k]
 
 
-@range_pass(10)
+@range_pass(12)
 def step(first: int, last: int, share: int, given: Any) -> None:
-    """i, f, g, o, tanh c', h', c', each (rows, hidden), one behind the other; gates and cell have their strides.
+    """i, f, g and o, (rows, 4·hidden), tanh c', h' and c', each (rows, hidden); gates and cell have their strides.
 
     A share works on six times as many numbers as a row of the cell has.
     """
     one = one_of(given)
-    rows, size, of_input, input_stride, of_hidden, hidden_stride, cell, cell_stride, results, memory = integers(given)
+    size, of_input, input_stride, of_hidden, hidden_stride, cell, cell_stride = integers(given)[:7]
+    activated, tanh_cells, hidden, cells, memory = integers(given)[7:]
     gates = at(memory, share * WORK * size, one)
     work, powers = at(gates, 4 * size, one), at(gates, 5 * size, one)
     for n in range(first, last):
         _add(4 * size, at(of_input, n * input_stride, one), at(of_hidden, n * hidden_stride, one), gates)
-        i, f = at(results, n * size, one), at(results, (rows + n) * size, one)
-        g, o = at(results, (2 * rows + n) * size, one), at(results, (3 * rows + n) * size, one)
-        tanh_cell, hidden = at(results, (4 * rows + n) * size, one), at(results, (5 * rows + n) * size, one)
-        next_cell = at(results, (6 * rows + n) * size, one)
+        i = at(activated, n * 4 * size, one)
+        f, g, o = at(i, size, one), at(i, 2 * size, one), at(i, 3 * size, one)
+        tanh_cell, next_cell = at(tanh_cells, n * size, one), at(cells, n * size, one)
         sigmoid(size, gates, work, powers, i)
         sigmoid(size, at(gates, size, one), work, powers, f)
         tanh(size, at(gates, 2 * size, one), work, powers, g)
         sigmoid(size, at(gates, 3 * size, one), work, powers, o)
         _next_cell(size, i, f, g, at(cell, n * cell_stride, one), next_cell)
         tanh(size, next_cell, work, powers, tanh_cell)
-        _product(size, o, tanh_cell, hidden)
+        _product(size, o, tanh_cell, at(hidden, n * size, one))
 
 
-@range_pass(21)
+@range_pass(24)
 def step_back(first: int, last: int, share: int, given: Any) -> None:
     """The gradients of the gates, (rows, 4·hidden), and of the cell before; behind each address stands its stride.
 
     The addresses are those of i, f, g, o, the cell, its tanh, and of the gradients of hidden state, cell, gates and the
-    cell before.
+    cell before; the last, if it is not 0, is that of another gradient of the hidden state, to be added to the first. A
+    share needs as much memory as a row of the cell.
     """
     one, where = one_of(given), integers(given)
+    size, of_output, of_hidden = where[0], where[21], at(where[23], share * where[0], one)
     for n in range(first, last):
+        if of_output:
+            _add(size, at(where[13], n * where[14], one), at(of_output, n * where[22], one), of_hidden)
         _step_back_row(
-            where[0],
+            size,
             at(where[1], n * where[2], one),
             at(where[3], n * where[4], one),
             at(where[5], n * where[6], one),
             at(where[7], n * where[8], one),
             at(where[9], n * where[10], one),
             at(where[11], n * where[12], one),
-            at(where[13], n * where[14], one),
+            of_hidden if of_output else at(where[13], n * where[14], one),
             at(where[15], n * where[16], one),
             at(where[17], n * where[18], one),
             at(where[19], n * where[20], one),

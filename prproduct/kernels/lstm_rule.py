@@ -20,13 +20,15 @@ def serves_lstm(*tensors: Tensor) -> bool:
 def lstm_step(input_gates: Tensor, hidden_gates: Tensor, cell: Tensor) -> tuple[Tensor, ...]:
     """i, f, g, o, tanh c', h' and c'."""
     rows, hidden = cell.shape
-    results = cell.new_empty(7, rows, hidden)
+    gates, results = cell.new_empty(rows, 4 * hidden), cell.new_empty(3, rows, hidden)
     tensors = [_by_rows(t) for t in (input_gates, hidden_gates, cell)]
     where = itertools.chain.from_iterable((t.data_ptr(), t.stride(0)) for t in tensors)
+    tanh_cell, hidden_state, next_cell = results.unbind()
+    into = (t.data_ptr() for t in (gates, tanh_cell, hidden_state, next_cell))
     threads = threads_for(input_gates.numel(), rows)
     work = cell.new_empty(threads * lstm().WORK * hidden)
-    share_out(lstm().step[4], threads, 0, rows, rows, hidden, *where, results.data_ptr(), work.data_ptr())
-    return results.unbind()
+    share_out(lstm().step[4], threads, 0, rows, hidden, *where, *into, work.data_ptr())
+    return *gates.chunk(4, dim=1), tanh_cell, hidden_state, next_cell
 
 
 def lstm_step_back(kept: tuple[Tensor, ...], grad: tuple[Tensor, ...], into: Tensor) -> Tensor:
@@ -35,7 +37,7 @@ def lstm_step_back(kept: tuple[Tensor, ...], grad: tuple[Tensor, ...], into: Ten
     rows, hidden = before.shape
     tensors = [*(_by_rows(t) for t in (*kept, *grad)), into, before]
     where = itertools.chain.from_iterable((t.data_ptr(), t.stride(0)) for t in tensors)
-    share_out(lstm().step_back[4], threads_for(into.numel(), rows), 0, rows, hidden, *where)
+    share_out(lstm().step_back[4], threads_for(into.numel(), rows), 0, rows, hidden, *where, 0, 0, 0)
     return before
 
 
