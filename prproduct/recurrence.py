@@ -34,6 +34,7 @@ from prproduct.products import Product
 
 State = tuple[Tensor, ...]
 Kept = tuple[Tensor, ...]
+BeforeStep = tuple[Tensor | None, *tuple[Tensor, ...]]  # the hidden state's own part, if it has any, and the others
 Gates = tuple[Tensor, Tensor]  # the input's and the hidden state's; one tensor, if they only meet in a sum
 
 sigmoid_backward, tanh_backward = torch.ops.aten.sigmoid_backward, torch.ops.aten.tanh_backward
@@ -47,9 +48,7 @@ class Cell(Protocol):
     def step(self, input_gates: Tensor, hidden_gates: Tensor, state: State) -> tuple[State, Kept]:
         """The next state, and what `step_back` wants to have kept."""
 
-    def step_back(
-        self, gates: Gates, hidden: Tensor, kept: Kept, grad: State, into: Gates
-    ) -> tuple[Tensor | None, ...]:
+    def step_back(self, gates: Gates, hidden: Tensor, kept: Kept, grad: State, into: Gates) -> BeforeStep:
         """From the gradients of the next state to those of the gates, written into `into`, and of the state before."""
 
 
@@ -69,9 +68,7 @@ class LSTM:
         tanh_cell = cell.tanh()
         return (o * tanh_cell, cell), (i, f, g, o, state[1], tanh_cell)
 
-    def step_back(
-        self, gates: Gates, hidden: Tensor, kept: Kept, grad: State, into: Gates
-    ) -> tuple[Tensor | None, ...]:
+    def step_back(self, gates: Gates, hidden: Tensor, kept: Kept, grad: State, into: Gates) -> BeforeStep:
         if serves_lstm(kept[0]):
             return None, lstm_step_back(kept, grad, into[0])
         i, f, g, o, cell, tanh_cell = kept
@@ -96,9 +93,7 @@ class GRU:
         _, z, new, _ = self._activate(input_gates, hidden_gates)
         return (new + z * (state[0] - new),), ()
 
-    def step_back(
-        self, gates: Gates, hidden: Tensor, kept: Kept, grad: State, into: Gates
-    ) -> tuple[Tensor | None, ...]:
+    def step_back(self, gates: Gates, hidden: Tensor, kept: Kept, grad: State, into: Gates) -> BeforeStep:
         r, z, new, h_new = self._activate(*gates)  # kept, they would be a third of all memory
         of_z = sigmoid_backward(grad[0] * (hidden - new), z)
         of_new = tanh_backward(grad[0] - grad[0] * z, new)
@@ -124,9 +119,7 @@ class RNN:
         gates = input_gates + hidden_gates
         return (gates.tanh() if self.nonlinearity == "tanh" else gates.relu(),), ()
 
-    def step_back(
-        self, gates: Gates, hidden: Tensor, kept: Kept, grad: State, into: Gates
-    ) -> tuple[Tensor | None, ...]:
+    def step_back(self, gates: Gates, hidden: Tensor, kept: Kept, grad: State, into: Gates) -> BeforeStep:
         (after,), _ = self.step(*gates, ())
         into[0].copy_(tanh_backward(grad[0], after) if self.nonlinearity == "tanh" else grad[0] * (after > 0))
         return (None,)
@@ -207,20 +200,16 @@ class RecurrenceFn(torch.autograd.Function):
         biases = _biases(cell, input_bias, hidden_bias)
         input_gates = F.linear(data, input_weight, biases[0])  # (rows of all steps, gates)
         ctx.cell, ctx.product, ctx.batch_sizes, ctx.reverse = cell, product, batch_sizes, reverse
-        ctx.at_once = (
-            isinstance(cell, LSTM) and len(set(batch_sizes)) == 1 and serves_lstm(input_gates, hidden_weight, *state)
-        )
+        ctx.at_once = isinstance(cell, LSTM) and serves_lstm(input_gates, hidden_weight, *state)
+        steps, given = _steps(batch_sizes, reverse), (data, input_weight, hidden_weight, input_bias, hidden_bias)
         if ctx.at_once:
-            unrolled = unroll(input_gates, hidden_weight, state[0], state[1], reverse)
-            ctx.save_for_backward(
-                data, input_weight, hidden_weight, input_bias, hidden_bias, input_gates, *state, *unrolled
-            )
-            return tuple(t.clone() for t in unrolled.results(reverse))  # the user's to write into
+            unrolled, results = unroll(input_gates, hidden_weight, state[0], state[1], steps)
+            ctx.save_for_backward(*given, input_gates, *state, *unrolled)
+            return results
         hidden_gates = torch.empty_like(input_gates)
         output = input_gates.new_empty(len(data), state[0].shape[1])
         before = torch.empty_like(output)  # hidden states
         kept: list[Tensor] = []
-        steps = _steps(batch_sizes, reverse)
         current, waiting = tuple(s[: _count(steps[0])] for s in state), state
         for rows in steps:
             current, waiting = _resize(current, _count(rows), waiting)
@@ -229,9 +218,7 @@ class RecurrenceFn(torch.autograd.Function):
             current, kept_of_step = cell.step(input_gates[rows], hidden_gates[rows], current)
             output[rows] = current[0]
             kept += kept_of_step
-        ctx.save_for_backward(
-            data, input_weight, hidden_weight, input_bias, hidden_bias, input_gates, *state, hidden_gates, before, *kept
-        )
+        ctx.save_for_backward(*given, input_gates, *state, hidden_gates, before, *kept)
         last = _finish(current, waiting)
         return output, *(s.clone() for s in last)  # the user's to write into
 
@@ -261,21 +248,19 @@ def _backward_through_time(
     """The gradients of data, weights and first state, in closed form, from what forward has left."""
     cell, (input_weight, hidden_weight, *given_biases) = ctx.cell, weights
     input_bias, hidden_bias = _biases(cell, *given_biases)
-    unrolled = Unrolled(*left) if ctx.at_once else None
-    hidden_gates, before = (unrolled.hidden_gates, unrolled.before(ctx.reverse)) if unrolled else left[:2]
+    steps, unrolled = _steps(ctx.batch_sizes, ctx.reverse), Unrolled(*left) if ctx.at_once else None
+    hidden_gates, before = (unrolled.hidden_gates, unrolled.before) if unrolled else left[:2]
     rule = gradient_rule(Linear(), ctx.product, before, hidden_weight, hidden_bias, hidden_gates, hidden_gates)
     grad_input_gates = torch.empty_like(input_gates, memory_format=torch.contiguous_format)
     grad_hidden_gates = torch.empty_like(grad_input_gates) if cell.gates_apart else grad_input_gates
     if unrolled and isinstance(rule, LinearRule) and serves_lstm(*grads):
         of_output, of_hidden, of_cell = grads
-        grad_hidden_weight, *of_state = roll_up(
-            rule, unrolled, of_output, of_hidden, of_cell, grad_hidden_gates, ctx.reverse
-        )
+        grad_hidden_weight, *of_state = roll_up(rule, unrolled, of_output, of_hidden, of_cell, grad_hidden_gates, steps)
         grad_state = tuple(of_state)
     else:
-        kept, hidden = unrolled.step_by_step(ctx.reverse) if unrolled else left[2:], rule.stepwise(grad_hidden_gates)
+        kept, hidden = unrolled.step_by_step(steps) if unrolled else left[2:], rule.stepwise(grad_hidden_gates)
         gates, of_gates = (input_gates, hidden_gates), (grad_input_gates, grad_hidden_gates)
-        grad_state = _step_back_in_turn(ctx, hidden, gates, before, kept, grads, of_gates)
+        grad_state = _step_back_in_turn(cell, steps, hidden, gates, before, kept, grads, of_gates)
         grad_hidden_weight = hidden.weight_gradient()
     grad_biases: list[Tensor | None] = [None, None]
     if given_biases[0] is not None:
@@ -293,11 +278,17 @@ def _backward_through_time(
 
 
 def _step_back_in_turn(
-    ctx: Any, hidden: Steps, gates: Gates, before: Tensor, kept: Sequence[Tensor], grads: Sequence[Tensor], into: Gates
+    cell: Cell,
+    steps: Sequence[slice],
+    hidden: Steps,
+    gates: Gates,
+    before: Tensor,
+    kept: Sequence[Tensor],
+    grads: Sequence[Tensor],
+    into: Gates,
 ) -> State:
     """The gradients of the first state, from those of the output and the last one; those of the gates are written."""
     grad_output, waiting = grads[0], tuple(grads[1:])
-    steps = _steps(ctx.batch_sizes, ctx.reverse)
     grad = tuple(w[: _count(steps[-1])] for w in waiting)
     each = len(kept) // len(steps)
     for step, rows in reversed(list(enumerate(steps))):
@@ -305,7 +296,7 @@ def _step_back_in_turn(
         grad = (grad[0] + grad_output[rows], *grad[1:])
         of_step = tuple(kept[step * each : (step + 1) * each])
         here, into_here = (gates[0][rows], gates[1][rows]), (into[0][rows], into[1][rows])
-        own, *others = ctx.cell.step_back(here, before[rows], of_step, grad, into_here)
+        own, *others = cell.step_back(here, before[rows], of_step, grad, into_here)
         hidden.split(rows)
         through = hidden.input_gradient(rows)
         grad = (through if own is None else through + own, *others)

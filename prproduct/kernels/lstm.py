@@ -13,6 +13,7 @@ import numpy as np
 
 from prproduct.kernels.compiler.entries import range_pass
 from prproduct.kernels.compiler.words import at, integers, one_of, part_of_pass
+from prproduct.kernels.strips import copy
 
 LOG2_E = 1.4426950408889634
 # ln 2 in two parts, the first of which is exact in few bits, so that n·ln 2 is subtracted without rounding.
@@ -21,7 +22,7 @@ ROUNDING = 1.5 * 2**23  # added to a float, it leaves the nearest integer in the
 EXPONENT_BIAS = 127 - 0x4B400000  # less the bits of ROUNDING itself
 LARGEST, SMALLEST = 88.0, -87.0  # where exp stays a normal number
 SERIES_BELOW = 0.625  # here 1 − 2/(exp 2x + 1) would cancel
-WORK = 6  # numbers that `step` needs for each of the cell's
+WORK, WORK_BACK = 6, 2  # numbers that `step` and `step_back` need for each of the cell's
 
 
 @part_of_pass()
@@ -109,29 +110,39 @@ def _step_back_row(
         before[k] = c * f[k]
 
 
-@range_pass(12)
+@range_pass(14)
 def step(first: int, last: int, share: int, given: Any) -> None:
     """i, f, g and o, (rows, 4·hidden), tanh c', h' and c', each (rows, hidden); gates and cell have their strides.
 
-    A share works on six times as many numbers as a row of the cell has.
+    A share works on six times as many numbers as a row of the cell has. In a sequence the state is the last h' and c':
+    it is written down before it changes, as `before` and as the cell.
     """
     one = one_of(given)
-    size, of_input, input_stride, of_hidden, hidden_stride, cell, cell_stride = integers(given)[:7]
-    activated, tanh_cells, hidden, cells, memory = integers(given)[7:]
+    size, of_input, input_stride, of_hidden, hidden_stride, cells, cell_stride = integers(given)[:7]
+    activated, tanh_cells, hidden, next_cells, memory, state, before = integers(given)[7:]
     gates = at(memory, share * WORK * size, one)
     work, powers = at(gates, 4 * size, one), at(gates, 5 * size, one)
     for n in range(first, last):
+        cell, next_cell, next_hidden = (
+            at(cells, n * cell_stride, one),
+            at(next_cells, n * size, one),
+            at(hidden, n * size, one),
+        )
+        if state:
+            copy(size, next_cell, cell)
+            copy(size, at(state, n * size, one), at(before, n * size, one))
         _add(4 * size, at(of_input, n * input_stride, one), at(of_hidden, n * hidden_stride, one), gates)
-        i = at(activated, n * 4 * size, one)
+        i, tanh_cell = at(activated, n * 4 * size, one), at(tanh_cells, n * size, one)
         f, g, o = at(i, size, one), at(i, 2 * size, one), at(i, 3 * size, one)
-        tanh_cell, next_cell = at(tanh_cells, n * size, one), at(cells, n * size, one)
         sigmoid(size, gates, work, powers, i)
         sigmoid(size, at(gates, size, one), work, powers, f)
         tanh(size, at(gates, 2 * size, one), work, powers, g)
         sigmoid(size, at(gates, 3 * size, one), work, powers, o)
-        _next_cell(size, i, f, g, at(cell, n * cell_stride, one), next_cell)
+        _next_cell(size, i, f, g, cell, next_cell)
         tanh(size, next_cell, work, powers, tanh_cell)
-        _product(size, o, tanh_cell, at(hidden, n * size, one))
+        _product(size, o, tanh_cell, next_hidden)
+        if state:
+            copy(size, next_hidden, at(state, n * size, one))
 
 
 @range_pass(24)
@@ -139,14 +150,16 @@ def step_back(first: int, last: int, share: int, given: Any) -> None:
     """The gradients of the gates, (rows, 4·hidden), and of the cell before; behind each address stands its stride.
 
     The addresses are those of i, f, g, o, the cell, its tanh, and of the gradients of hidden state, cell, gates and the
-    cell before; the last, if it is not 0, is that of another gradient of the hidden state, to be added to the first. A
-    share needs as much memory as a row of the cell.
+    cell before. In a sequence there is another of the hidden state, from the output, to be added to the first, and that
+    of the cell before takes the place of the cell's; a share works on twice as many numbers as a row of the cell has.
     """
     one, where = one_of(given), integers(given)
-    size, of_output, of_hidden = where[0], where[21], at(where[23], share * where[0], one)
+    size, of_output, memory = where[0], where[21], at(where[23], share * WORK_BACK * where[0], one)
     for n in range(first, last):
+        of_hidden, of_cell = at(where[13], n * where[14], one), at(where[15], n * where[16], one)
         if of_output:
-            _add(size, at(where[13], n * where[14], one), at(of_output, n * where[22], one), of_hidden)
+            _add(size, of_hidden, at(of_output, n * where[22], one), memory)
+            copy(size, of_cell, at(memory, size, one))
         _step_back_row(
             size,
             at(where[1], n * where[2], one),
@@ -155,8 +168,8 @@ def step_back(first: int, last: int, share: int, given: Any) -> None:
             at(where[7], n * where[8], one),
             at(where[9], n * where[10], one),
             at(where[11], n * where[12], one),
-            of_hidden if of_output else at(where[13], n * where[14], one),
-            at(where[15], n * where[16], one),
+            memory if of_output else of_hidden,
+            at(memory, size, one) if of_output else of_cell,
             at(where[17], n * where[18], one),
             at(where[19], n * where[20], one),
         )

@@ -27,7 +27,7 @@ def lstm_step(input_gates: Tensor, hidden_gates: Tensor, cell: Tensor) -> tuple[
     into = (t.data_ptr() for t in (gates, tanh_cell, hidden_state, next_cell))
     threads = threads_for(input_gates.numel(), rows)
     work = cell.new_empty(threads * lstm().WORK * hidden)
-    share_out(lstm().step[4], threads, 0, rows, hidden, *where, *into, work.data_ptr())
+    share_out(lstm().step[4], threads, 0, rows, hidden, *where, *into, work.data_ptr(), 0, 0)
     return *gates.chunk(4, dim=1), tanh_cell, hidden_state, next_cell
 
 

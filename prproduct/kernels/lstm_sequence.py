@@ -1,13 +1,17 @@
-"""All steps of an LSTM by the compiled passes, for sequences of one length.
+"""All steps of an LSTM over sequences, by the compiled passes.
 
 A step is a matrix product and one call of compiled code: forward the elementwise part, back this and the split of the
 hidden product. What steps need lies in one piece for all of them, and passes find it by counting rows. Steps on their
 own, by `lstm_rule.py`, take 0.2 ms each way in Python: more than all else that a small layer does.
+
+The rows of all steps lie behind each other; a state has as many as the step that has most. Sequences that begin or end
+at a step are the last rows of it: their first or last state stays where it is while others go on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -20,58 +24,46 @@ from prproduct.kernels.threads import threads_for
 
 
 class Unrolled(NamedTuple):
-    """What all steps leave behind, in the order of time: the rows of a step, then those of the next."""
+    """What backward needs of all steps, (rows, size) each."""
 
-    hidden_gates: Tensor  # (steps · rows, 4 · size)
-    gates: Tensor  # the same, activated: i, f, g and o
-    tanh_cells: Tensor  # (steps · rows, size)
-    hidden: Tensor  # (steps + 1, rows, size): the first state has its place before the first step
-    cells: Tensor
+    hidden_gates: Tensor  # four times as wide
+    gates: Tensor  # as wide, activated: i, f, g and o
+    before: Tensor  # the hidden states from which steps were taken
+    cells: Tensor  # and the cells
+    tanh_cells: Tensor  # of the next ones
 
-    def before(self, reverse: bool) -> Tensor:
-        """The hidden states from which steps were taken, as one matrix."""
-        return (self.hidden[1:] if reverse else self.hidden[:-1]).flatten(0, 1)
-
-    def results(self, reverse: bool) -> tuple[Tensor, Tensor, Tensor]:
-        """The hidden states to which they led, the last of them, and the last cell."""
-        behind, last = (self.hidden[:-1], 0) if reverse else (self.hidden[1:], -1)
-        return behind.flatten(0, 1), self.hidden[last], self.cells[last]
-
-    def step_by_step(self, reverse: bool) -> list[Tensor]:
-        """i, f, g, o, the cell before and the tanh of that behind, in the order in which steps were taken."""
-        steps, rows, size = len(self.cells) - 1, *self.cells.shape[1:]
-        gates, tanh_cells = self.gates.view(steps, rows, 4 * size), self.tanh_cells.view(steps, rows, size)
+    def step_by_step(self, steps: Sequence[slice]) -> list[Tensor]:
+        """i, f, g, o, the cell before and the tanh of the next, for each of the steps."""
         kept: list[Tensor] = []
-        for t in _in_turn(steps, reverse):
-            kept += (*gates[t].chunk(4, dim=1), self.cells[t + reverse], tanh_cells[t])
+        for rows in steps:
+            kept += (*self.gates[rows].chunk(4, dim=1), self.cells[rows], self.tanh_cells[rows])
         return kept
 
 
-def unroll(input_gates: Tensor, weight: Tensor, hidden: Tensor, cell: Tensor, reverse: bool) -> Unrolled:
-    """All steps, from the input's gates, the hidden state's weight, and the first state."""
-    rows, size = hidden.shape
-    steps, step = len(input_gates) // rows, rows * size * hidden.element_size()
+def unroll(
+    input_gates: Tensor, weight: Tensor, hidden: Tensor, cell: Tensor, steps: Sequence[slice]
+) -> tuple[Unrolled, tuple[Tensor, Tensor, Tensor]]:
+    """All steps, in this order, from the input's gates, the hidden state's weight, and the first state.
+
+    What backward needs; and all hidden states, the last of each sequence, and its last cell.
+    """
+    rows, size = len(input_gates), hidden.shape[1]
     input_gates, weight = input_gates.contiguous(), weight.contiguous()
     hidden_gates, gates = torch.empty_like(input_gates), torch.empty_like(input_gates)
-    tanh_cells = hidden.new_empty(steps * rows, size)
-    all_hidden, cells = hidden.new_empty(2, steps + 1, rows, size).unbind()
-    first = steps if reverse else 0
-    all_hidden[first], cells[first] = hidden, cell
-    threads = threads_for(rows * 4 * size, rows)
+    output, before, cells, tanh_cells = (hidden.new_empty(rows, size) for _ in range(4))
+    state, cell = (t.clone(memory_format=torch.contiguous_format) for t in (hidden, cell))
+    threads = threads_for(len(state) * 4 * size, len(state))
     work = hidden.new_empty(threads * lstm().WORK * size)
-    before, behind = reverse * step, (not reverse) * step
-    where = (
-        *(input_gates.data_ptr(), 4 * size),
-        *(hidden_gates.data_ptr(), 4 * size),
-        *(cells.data_ptr() + before, size),
-        *(gates.data_ptr(), tanh_cells.data_ptr(), all_hidden.data_ptr() + behind, cells.data_ptr() + behind),
-        work.data_ptr(),
-    )
-    multiply = _product_of_steps(weight, all_hidden, hidden_gates.view(steps, rows, 4 * size))
-    for t in _in_turn(steps, reverse):
-        multiply(t + reverse, t)
-        share_out(lstm().step[4], threads, t * rows, (t + 1) * rows, size, *where)
-    return Unrolled(hidden_gates, gates, tanh_cells, all_hidden, cells)
+    read = (input_gates.data_ptr(), 4 * size, hidden_gates.data_ptr(), 4 * size, cells.data_ptr(), size)
+    written = (gates.data_ptr(), tanh_cells.data_ptr(), output.data_ptr())
+    multiply = _product_of_steps(weight, state)
+    for step, gates_of_step in zip(steps, _parts(hidden_gates, steps), strict=True):
+        multiply(gates_of_step)
+        first, last = step.start, step.stop
+        skipped = first * size * state.element_size()  # as passes count from the first of all rows
+        states = (cell.data_ptr() - skipped, work.data_ptr(), state.data_ptr() - skipped, before.data_ptr())
+        share_out(lstm().step[4], threads, first, last, size, *read, *written, *states)
+    return Unrolled(hidden_gates, gates, before, cells, tanh_cells), (output, state, cell)
 
 
 # What a step back is played with, behind what the linear rule's passes are.
@@ -94,63 +86,66 @@ def roll_up(
     grad_hidden: Tensor,
     grad_cell: Tensor,
     grad_gates: Tensor,
-    reverse: bool,
+    steps: Sequence[slice],
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The way back: the gradients of weight, first hidden state and first cell; those of the gates are written.
 
-    The rule is that of the hidden product of all steps; the gradients given are those of the output, of the last hidden
-    state and of the last cell.
+    The rule is that of the hidden product of all steps; the gradients given are those of all hidden states, of the last
+    ones, and of the last cells.
     """
     rows, size = grad_hidden.shape
-    steps, step = len(kept.cells) - 1, rows * size * grad_hidden.element_size()
     kept, grad_output = Unrolled(*(t.contiguous() for t in kept)), grad_output.contiguous()
     hidden, passes = rule.stepwise(grad_gates), rule.passes
-    through = torch.empty_like(grad_hidden, memory_format=torch.contiguous_format).copy_(grad_hidden)
-    of_cell, of_next = grad_cell.new_empty(2, rows, size).unbind()
-    of_cell.copy_(grad_cell)
-    turned = hidden.for_input.view(steps, rows, 4 * size).unbind()
+    of_hidden, of_cell = (t.clone(memory_format=torch.contiguous_format) for t in (grad_hidden, grad_cell))
     threads = min(passes.threads, threads_for(rows * 4 * size, rows))
-    work = grad_hidden.new_empty(threads * size)
+    work = of_hidden.new_empty(threads * lstm().WORK_BACK * size)
+    read = (kept.gates.data_ptr(), kept.cells.data_ptr(), kept.tanh_cells.data_ptr())
     score = passes.score(_step_back, Passes.split, Passes.along_input)
-    cells = kept.cells.data_ptr() + reverse * step
-    for t in reversed(_in_turn(steps, reverse)):
-        start = t * step  # passes count from the first of all rows
-        score.play(
-            threads,
-            *hidden.where,
-            *(through.data_ptr() - start, 0, t * rows, (t + 1) * rows, 0),
-            *(kept.gates.data_ptr(), cells, kept.tanh_cells.data_ptr()),
-            *(through.data_ptr() - start, of_cell.data_ptr() - start),
-            *(grad_gates.data_ptr(), of_next.data_ptr() - start, grad_output.data_ptr(), work.data_ptr()),
-        )
-        with_product(through, rule.program.input, turned[t], rule.w)
-        of_cell, of_next = of_next, of_cell
-    return hidden.weight_gradient(), through, of_cell
+    states, turned = _beginnings(of_hidden), _parts(hidden.for_input, steps)
+    for step, turned_of_step in zip(reversed(steps), reversed(turned), strict=True):
+        first, last = step.start, step.stop
+        skipped = first * size * passes.size  # as passes count from the first of all rows
+        through, cell = of_hidden.data_ptr() - skipped, of_cell.data_ptr() - skipped
+        grads = (through, cell, grad_gates.data_ptr(), cell, grad_output.data_ptr(), work.data_ptr())
+        score.play(threads, *hidden.where, through, 0, first, last, 0, *read, *grads)
+        with_product(states(last - first), rule.program.input, turned_of_step, rule.w)
+    return hidden.weight_gradient(), of_hidden, of_cell
 
 
-def _in_turn(steps: int, reverse: bool) -> range:
-    """The steps, as they are taken."""
-    return range(steps)[::-1] if reverse else range(steps)
+def _parts(t: Tensor, steps: Sequence[slice]) -> Sequence[Tensor]:
+    """The rows of each step."""
+    in_order = steps[0].start == 0
+    counts = [step.stop - step.start for step in steps]
+    parts = t.split(counts if in_order else counts[::-1])
+    return parts if in_order else parts[::-1]
+
+
+def _beginnings(state: Tensor) -> Callable[[int], Tensor]:
+    """The first rows of a state: sequences are mostly of few lengths."""
+    return functools.cache(lambda count: state[:count])
 
 
 _LARGE = 2**20  # numbers of a weight
 
 
-def _product_of_steps(weight: Tensor, hidden: Tensor, into: Tensor) -> Callable[[int, int], object]:
-    """What multiplies the weight and one of the hidden states, into the gates of a step.
+def _product_of_steps(weight: Tensor, state: Tensor) -> Callable[[Tensor], object]:
+    """What multiplies the weight and as many hidden states as a step has, into its gates.
 
     Large weights come first, and the result is copied: W·hᵀ takes MKL on two cores 1.0 to 1.2 ms for 64×512→2048, h·Wᵀ
     1.4 to 1.7. Below, it is the other way round.
     """
-    gates = into.unbind()
+    across, states = weight.t(), _beginnings(state)
     if weight.numel() < _LARGE:
-        states, across = hidden.unbind(), weight.t()
-        return lambda state, step: torch.mm(states[state], across, out=gates[step])
-    states, result = hidden.mT.unbind(), weight.new_empty(len(weight), hidden.shape[1])
-    across = result.t()
+        return lambda gates: torch.mm(states(len(gates)), across, out=gates)
 
-    def multiply(state: int, step: int) -> None:
-        torch.mm(weight, states[state], out=result)
-        gates[step].copy_(across)
+    @functools.cache
+    def places(count: int) -> tuple[Tensor, Tensor, Tensor]:
+        result = weight.new_empty(len(weight), count)
+        return states(count).t(), result, result.t()
+
+    def multiply(gates: Tensor) -> None:
+        states_across, result, result_across = places(len(gates))
+        torch.mm(weight, states_across, out=result)
+        gates.copy_(result_across)
 
     return multiply

@@ -56,6 +56,28 @@ def test_equals_steps_on_their_own(product, bidirectional, count, unrolled, set_
         assert relative_error(a, b) <= 1e-5
 
 
+@pytest.mark.parametrize("product", ["pr", "pr-w"])
+@pytest.mark.parametrize("lengths", [[5, 3, 1], [4, 4, 4], [6, 6, 2, 2, 1], [1], [7, 1]], ids=str)
+@pytest.mark.parametrize("count", [1, 2])
+def test_sequences_of_any_lengths_equal_steps_on_their_own(product, lengths, count, unrolled, set_threads, monkeypatch):
+    set_threads(count)
+    torch.manual_seed(0)
+    layer = pr.nn.LSTM(4, 6, num_layers=2, bidirectional=True, product=product)
+    x = torch.randn(max(lengths), len(lengths), 4, requires_grad=True)
+    first = tuple(torch.randn(4, len(lengths), 6, requires_grad=True) for _ in range(2))
+
+    def results():
+        output, state = layer(nn.utils.rnn.pack_padded_sequence(x, torch.tensor(lengths)), first)
+        loss = output.data.square().sum() + sum((k + 1.5) * s.pow(3).sum() for k, s in enumerate(state))
+        return [output.data, *state, *torch.autograd.grad(loss, (x, *first, *layer.parameters()))]
+
+    got = results()
+    assert unrolled == {"unroll": 4, "roll_up": 4}
+    monkeypatch.setattr(recurrence, "serves_lstm", lambda *tensors: False)
+    for a, b in zip(got, results(), strict=True):
+        assert relative_error(a, b) <= 1e-5
+
+
 @pytest.mark.parametrize("product", CLOSED_FORM)
 @pytest.mark.parametrize("bidirectional", [False, True])
 def test_the_way_back_in_plain_torch_takes_what_was_left(product, bidirectional, unrolled):
@@ -109,14 +131,12 @@ def test_gradients_may_be_expanded_or_lie_across(axis):
     assert_equal_to_rounding(got, expected, torch.float32)
 
 
-@pytest.mark.parametrize("kind", ["double", "lengths", "projection", "switched off", "GRU"])
+@pytest.mark.parametrize("kind", ["double", "projection", "switched off", "GRU"])
 def test_others_take_steps_on_their_own(kind, unrolled):
     layer = {"projection": pr.nn.LSTM(3, 4, proj_size=2), "GRU": pr.nn.GRU(3, 4)}.get(kind, pr.nn.LSTM(3, 4))
     x = torch.randn(5, 2, 3)
     if kind == "double":
         layer, x = layer.double(), x.double()
-    if kind == "lengths":
-        x = nn.utils.rnn.pack_padded_sequence(x, torch.tensor([5, 3]))
     if kind == "switched off":
         with compiled.switched_off():
             layer(x)
