@@ -27,9 +27,9 @@ from prproduct.autograd import cast_for_autocast, without_autocast
 from prproduct.kernels.choice import gradient_rule
 from prproduct.kernels.contractions import Linear
 from prproduct.kernels.linear_rule import LinearRule
-from prproduct.kernels.lstm_rule import lstm_step, lstm_step_back, serves_lstm
-from prproduct.kernels.lstm_sequence import Unrolled, roll_up, unroll
+from prproduct.kernels.lstm_rule import lstm_step, lstm_step_back, serves_steps
 from prproduct.kernels.rules import Steps
+from prproduct.kernels.sequences import GruSteps, Kind, LstmSteps, RnnSteps, Unrolled, roll_up, unroll
 from prproduct.products import Product
 
 State = tuple[Tensor, ...]
@@ -45,6 +45,13 @@ class Cell(Protocol):
 
     gates_apart: ClassVar[bool]  # whether the input's and the hidden state's gates are more than their sum
 
+    @property
+    def at_once(self) -> Kind:
+        """Its compiled steps, all of a sequence."""
+
+    def kept_of_steps(self, kept: Sequence[Tensor], steps: Sequence[slice]) -> list[Tensor]:
+        """What `step_back` wants of each step, from what these have kept."""
+
     def step(self, input_gates: Tensor, hidden_gates: Tensor, state: State) -> tuple[State, Kept]:
         """The next state, and what `step_back` wants to have kept."""
 
@@ -57,9 +64,15 @@ class LSTM:
     """i, f, g, o = σ, σ, tanh, σ of the gates; c' = f∘c + i∘g; h' = o∘tanh c'."""
 
     gates_apart: ClassVar[bool] = False
+    at_once: ClassVar[Kind] = LstmSteps()
+
+    def kept_of_steps(self, kept: Sequence[Tensor], steps: Sequence[slice]) -> list[Tensor]:
+        gates, cells, tanh_cells = kept
+        each = ((*gates[rows].chunk(4, dim=1), cells[rows], tanh_cells[rows]) for rows in steps)
+        return [t for of_step in each for t in of_step]
 
     def step(self, input_gates: Tensor, hidden_gates: Tensor, state: State) -> tuple[State, Kept]:
-        if serves_lstm(hidden_gates, state[1]):
+        if serves_steps(hidden_gates, state[1]):
             i, f, g, o, tanh_cell, hidden, cell = lstm_step(input_gates, hidden_gates, state[1])
             return (hidden, cell), (i, f, g, o, state[1], tanh_cell)
         i, f, g, o = (input_gates + hidden_gates).chunk(4, dim=-1)
@@ -69,7 +82,7 @@ class LSTM:
         return (o * tanh_cell, cell), (i, f, g, o, state[1], tanh_cell)
 
     def step_back(self, gates: Gates, hidden: Tensor, kept: Kept, grad: State, into: Gates) -> BeforeStep:
-        if serves_lstm(kept[0]):
+        if serves_steps(kept[0]):
             return None, lstm_step_back(kept, grad, into[0])
         i, f, g, o, cell, tanh_cell = kept
         grad_cell = grad[1] + tanh_backward(grad[0] * o, tanh_cell)
@@ -88,6 +101,10 @@ class GRU:
     """r, z = σ of the gates; n = tanh(input's + r∘hidden's); h' = (1 − z)∘n + z∘h. PR comes before the r."""
 
     gates_apart: ClassVar[bool] = True
+    at_once: ClassVar[Kind] = GruSteps()
+
+    def kept_of_steps(self, kept: Sequence[Tensor], steps: Sequence[slice]) -> list[Tensor]:
+        return []
 
     def step(self, input_gates: Tensor, hidden_gates: Tensor, state: State) -> tuple[State, Kept]:
         _, z, new, _ = self._activate(input_gates, hidden_gates)
@@ -114,6 +131,13 @@ class RNN:
 
     gates_apart: ClassVar[bool] = False
     nonlinearity: str = "tanh"
+
+    @property
+    def at_once(self) -> Kind:
+        return RnnSteps(relu=self.nonlinearity == "relu")
+
+    def kept_of_steps(self, kept: Sequence[Tensor], steps: Sequence[slice]) -> list[Tensor]:
+        return []
 
     def step(self, input_gates: Tensor, hidden_gates: Tensor, state: State) -> tuple[State, Kept]:
         gates = input_gates + hidden_gates
@@ -200,11 +224,11 @@ class RecurrenceFn(torch.autograd.Function):
         biases = _biases(cell, input_bias, hidden_bias)
         input_gates = F.linear(data, input_weight, biases[0])  # (rows of all steps, gates)
         ctx.cell, ctx.product, ctx.batch_sizes, ctx.reverse = cell, product, batch_sizes, reverse
-        ctx.at_once = isinstance(cell, LSTM) and serves_lstm(input_gates, hidden_weight, *state)
+        ctx.at_once = serves_steps(input_gates, hidden_weight, *state)
         steps, given = _steps(batch_sizes, reverse), (data, input_weight, hidden_weight, input_bias, hidden_bias)
         if ctx.at_once:
-            unrolled, results = unroll(input_gates, hidden_weight, state[0], state[1], steps)
-            ctx.save_for_backward(*given, input_gates, *state, *unrolled)
+            unrolled, results = unroll(cell.at_once, input_gates, hidden_weight, biases[1], state, steps)
+            ctx.save_for_backward(*given, input_gates, *state, *unrolled[:2], *unrolled.kept)
             return results
         hidden_gates = torch.empty_like(input_gates)
         output = input_gates.new_empty(len(data), state[0].shape[1])
@@ -248,26 +272,26 @@ def _backward_through_time(
     """The gradients of data, weights and first state, in closed form, from what forward has left."""
     cell, (input_weight, hidden_weight, *given_biases) = ctx.cell, weights
     input_bias, hidden_bias = _biases(cell, *given_biases)
-    steps, unrolled = _steps(ctx.batch_sizes, ctx.reverse), Unrolled(*left) if ctx.at_once else None
-    hidden_gates, before = (unrolled.hidden_gates, unrolled.before) if unrolled else left[:2]
+    steps, (hidden_gates, before, *kept) = _steps(ctx.batch_sizes, ctx.reverse), left
     rule = gradient_rule(Linear(), ctx.product, before, hidden_weight, hidden_bias, hidden_gates, hidden_gates)
-    grad_input_gates = torch.empty_like(input_gates, memory_format=torch.contiguous_format)
-    grad_hidden_gates = torch.empty_like(grad_input_gates) if cell.gates_apart else grad_input_gates
-    if unrolled and isinstance(rule, LinearRule) and serves_lstm(*grads):
-        of_output, of_hidden, of_cell = grads
-        grad_hidden_weight, *of_state = roll_up(rule, unrolled, of_output, of_hidden, of_cell, grad_hidden_gates, steps)
-        grad_state = tuple(of_state)
+    of_input = torch.empty_like(input_gates, memory_format=torch.contiguous_format)
+    of_hidden = torch.empty_like(of_input) if cell.gates_apart else of_input
+    if ctx.at_once and isinstance(rule, LinearRule) and serves_steps(*grads):
+        unrolled = Unrolled(hidden_gates, before, tuple(kept))
+        grad_hidden_weight, grad_state = roll_up(
+            cell.at_once, rule, input_gates, unrolled, grads[0], grads[1:], of_input, of_hidden, steps
+        )
     else:
-        kept, hidden = unrolled.step_by_step(steps) if unrolled else left[2:], rule.stepwise(grad_hidden_gates)
-        gates, of_gates = (input_gates, hidden_gates), (grad_input_gates, grad_hidden_gates)
-        grad_state = _step_back_in_turn(cell, steps, hidden, gates, before, kept, grads, of_gates)
+        kept = cell.kept_of_steps(kept, steps) if ctx.at_once else kept
+        hidden, gates = rule.stepwise(of_hidden), (input_gates, hidden_gates)
+        grad_state = _step_back_in_turn(cell, steps, hidden, gates, before, kept, grads, (of_input, of_hidden))
         grad_hidden_weight = hidden.weight_gradient()
     grad_biases: list[Tensor | None] = [None, None]
     if given_biases[0] is not None:
-        of_input = grad_input_gates.sum(0)
-        grad_biases = [of_input, grad_hidden_gates.sum(0) if cell.gates_apart else of_input]
+        of_bias = of_input.sum(0)
+        grad_biases = [of_bias, of_hidden.sum(0) if cell.gates_apart else of_bias]
     rule = gradient_rule(Linear(), ctx.product, data, input_weight, input_bias, input_gates, input_gates)
-    grad_data, grad_input_weight = rule.gradients(grad_input_gates, ctx.needs_input_grad[4], True, overwrite=True)
+    grad_data, grad_input_weight = rule.gradients(of_input, ctx.needs_input_grad[4], True, overwrite=True)
     return [
         grad_data,
         grad_input_weight,

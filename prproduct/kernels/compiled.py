@@ -129,3 +129,11 @@ def lstm() -> Any:
     from prproduct.kernels import lstm
 
     return lstm
+
+
+@functools.cache
+def gru() -> Any:
+    """Those of GRU's and RNN's."""
+    from prproduct.kernels import gru
+
+    return gru

@@ -73,10 +73,14 @@ class Passes(WrittenPasses):
         integers = (1, self.count, *pairs, *norms, self.registers, self.partial, self.plan)
         return [Phase(passes().split_rows[self.size], FIRST, LAST, integers, True, self.drowned)]
 
-    def along_input(self) -> list[Phase]:
+    def along_input(self, fresh: bool = True) -> list[Phase]:
         """What dX begins with: a multiple of each row."""
-        where = (*self.data_vectors, X, self.inverse, self.by_input, 1, 0, DX, True)
+        where = (*self.data_vectors, X, self.inverse, self.by_input, 1, 0, DX, fresh)
         return [Phase(passes().add_along[self.size], FIRST, LAST, where)] if self.program.input.has_sums else []
+
+    def also_along_input(self) -> list[Phase]:
+        """The same where dX has begun with something else."""
+        return self.along_input(fresh=False)
 
     def along_weight(self) -> list[Phase]:
         """What dW begins with."""

@@ -1,9 +1,4 @@
-"""The elementwise part of an LSTM's step, forward and backward, in one pass each; `recurrence.LSTM` has it in torch.
-
-In float32. The exponential is computed here, by range reduction and a polynomial, in loops that LLVM vectorizes: a call
-of the system's for every element would take longer than the step's matrix product. Sigmoid and tanh are within 2e-7 of
-the true ones (tests/kernels/test_lstm.py).
-"""
+"""The elementwise part of an LSTM's step, forward and backward, in one pass each; `recurrence.LSTM` has it in torch."""
 
 from __future__ import annotations
 
@@ -11,75 +6,12 @@ from typing import Any
 
 import numpy as np
 
+from prproduct.kernels.activations import add, sigmoid, tanh
 from prproduct.kernels.compiler.entries import range_pass
 from prproduct.kernels.compiler.words import at, integers, one_of, part_of_pass
 from prproduct.kernels.strips import copy
 
-LOG2_E = 1.4426950408889634
-# ln 2 in two parts, the first of which is exact in few bits, so that n·ln 2 is subtracted without rounding.
-LN_2_HIGH, LN_2_LOW = 0.693359375, -2.12194440e-4
-ROUNDING = 1.5 * 2**23  # added to a float, it leaves the nearest integer in the last bits
-EXPONENT_BIAS = 127 - 0x4B400000  # less the bits of ROUNDING itself
-LARGEST, SMALLEST = 88.0, -87.0  # where exp stays a normal number
-SERIES_BELOW = 0.625  # here 1 − 2/(exp 2x + 1) would cancel
 WORK, WORK_BACK = 6, 2  # numbers that `step` and `step_back` need for each of the cell's
-
-
-@part_of_pass()
-def _exp(count: int, x: Any, powers: Any, result: Any) -> None:
-    """exp x = 2ⁿ·exp r with |r| ≤ ½ ln 2; in the strip `powers`, 2ⁿ is built from n as the last bits of a float."""
-    bits = at(powers, 0, np.int32(0))
-    for k in range(count):
-        powers[k] = min(max(x[k], SMALLEST), LARGEST) * LOG2_E + ROUNDING
-    for k in range(count):
-        n = powers[k] - ROUNDING
-        r = min(max(x[k], SMALLEST), LARGEST) - n * LN_2_HIGH - n * LN_2_LOW
-        series = 1.9875691500e-4 * r + 1.3981999507e-3
-        series = series * r + 8.3334519073e-3
-        series = series * r + 4.1665795894e-2
-        series = series * r + 1.6666665459e-1
-        series = series * r + 5.0000001201e-1
-        result[k] = series * r * r + r + 1.0
-    for k in range(count):
-        bits[k] = (bits[k] + EXPONENT_BIAS) << 23
-    for k in range(count):
-        result[k] *= powers[k]
-
-
-@part_of_pass()
-def sigmoid(count: int, x: Any, work: Any, powers: Any, result: Any) -> None:
-    """1/(1 + exp −x)"""
-    for k in range(count):
-        work[k] = -x[k]
-    _exp(count, work, powers, result)  # into another strip: loops that write where they read are not vectorized
-    for k in range(count):
-        result[k] = 1.0 / (1.0 + result[k])
-
-
-@part_of_pass()
-def tanh(count: int, x: Any, work: Any, powers: Any, result: Any) -> None:
-    """1 − 2/(exp 2|x| + 1) with the sign of x, and a series near zero."""
-    for k in range(count):
-        work[k] = 2.0 * abs(x[k])
-    _exp(count, work, powers, result)
-    for k in range(count):
-        t = x[k]
-        far = 1.0 - 2.0 / (result[k] + 1.0)
-        far = -far if t < 0.0 else far
-        z = t * t
-        near = -5.70498872745e-3 * z + 2.06390887954e-2
-        near = near * z - 5.37397155531e-2
-        near = near * z + 1.33314422036e-1
-        near = near * z - 3.33332819422e-1
-        near = near * z * t + t
-        far = near if abs(t) < SERIES_BELOW else far
-        result[k] = far if t == t else t  # NaN stays
-
-
-@part_of_pass()
-def _add(count: int, a: Any, b: Any, result: Any) -> None:
-    for k in range(count):
-        result[k] = a[k] + b[k]
 
 
 @part_of_pass()
@@ -131,7 +63,7 @@ def step(first: int, last: int, share: int, given: Any) -> None:
         if state:
             copy(size, next_cell, cell)
             copy(size, at(state, n * size, one), at(before, n * size, one))
-        _add(4 * size, at(of_input, n * input_stride, one), at(of_hidden, n * hidden_stride, one), gates)
+        add(4 * size, at(of_input, n * input_stride, one), at(of_hidden, n * hidden_stride, one), gates)
         i, tanh_cell = at(activated, n * 4 * size, one), at(tanh_cells, n * size, one)
         f, g, o = at(i, size, one), at(i, 2 * size, one), at(i, 3 * size, one)
         sigmoid(size, gates, work, powers, i)
@@ -150,16 +82,19 @@ def step_back(first: int, last: int, share: int, given: Any) -> None:
     """The gradients of the gates, (rows, 4·hidden), and of the cell before; behind each address stands its stride.
 
     The addresses are those of i, f, g, o, the cell, its tanh, and of the gradients of hidden state, cell, gates and the
-    cell before. In a sequence there is another of the hidden state, from the output, to be added to the first, and that
-    of the cell before takes the place of the cell's; a share works on twice as many numbers as a row of the cell has.
+    cell before. In a sequence there is another of the hidden state, from the output, to be added to the first, which is
+    set to zero, and that of the cell before takes the place of the cell's; a share works on twice as many numbers as a
+    row of the cell has.
     """
     one, where = one_of(given), integers(given)
     size, of_output, memory = where[0], where[21], at(where[23], share * WORK_BACK * where[0], one)
     for n in range(first, last):
         of_hidden, of_cell = at(where[13], n * where[14], one), at(where[15], n * where[16], one)
         if of_output:
-            _add(size, of_hidden, at(of_output, n * where[22], one), memory)
+            add(size, of_hidden, at(of_output, n * where[22], one), memory)
             copy(size, of_cell, at(memory, size, one))
+            for k in range(size):
+                of_hidden[k] = one - one
         _step_back_row(
             size,
             at(where[1], n * where[2], one),

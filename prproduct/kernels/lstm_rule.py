@@ -12,8 +12,8 @@ from prproduct.kernels.scores import share_out
 from prproduct.kernels.threads import threads_for
 
 
-def serves_lstm(*tensors: Tensor) -> bool:
-    """Whether `lstm_step` and `lstm_step_back` take them."""
+def serves_steps(*tensors: Tensor) -> bool:
+    """Whether the passes of recurrent layers take them."""
     return tensors[0].dtype == torch.float32 and tensors[0].dim() == 2 and serves(*tensors)
 
 

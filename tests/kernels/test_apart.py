@@ -69,7 +69,13 @@ def watch(monkeypatch):
     monkeypatch.setattr(machine_code, "_read", lambda name: None)
     monkeypatch.setattr(machine_code, "_write", lambda name, machine_code: None)
     modules = (compiled.passes, compiled.program_passes, compiled.convolution_passes, compiled.channels_last_passes)
-    modules += (compiled.depthwise_passes, compiled.depthwise_split, compiled.depthwise_moves, compiled.lstm)
+    modules += (
+        compiled.depthwise_passes,
+        compiled.depthwise_split,
+        compiled.depthwise_moves,
+        compiled.lstm,
+        compiled.gru,
+    )
     for module in modules:
         for value in vars(module()).values():
             if isinstance(value, entries.Pass):

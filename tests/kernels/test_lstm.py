@@ -6,7 +6,7 @@ import torch
 from compare import relative_error
 
 import prproduct as pr
-from prproduct.kernels import compiled, lstm
+from prproduct.kernels import activations, compiled
 from prproduct.kernels.compiler.entries import range_pass
 from prproduct.kernels.compiler.words import at, integers, one_of
 from prproduct.recurrence import LSTM
@@ -18,14 +18,14 @@ X = np.concatenate([np.linspace(-100, 100, 400_001), np.logspace(-38, 2, 1000), 
 def tanh_of_range(first, last, share, given):
     x, work, powers, result = integers(given)
     one = one_of(given)
-    lstm.tanh(last, at(x, 0, one), at(work, 0, one), at(powers, 0, one), at(result, 0, one))
+    activations.tanh(last, at(x, 0, one), at(work, 0, one), at(powers, 0, one), at(result, 0, one))
 
 
 @range_pass(4)
 def sigmoid_of_range(first, last, share, given):
     x, work, powers, result = integers(given)
     one = one_of(given)
-    lstm.sigmoid(last, at(x, 0, one), at(work, 0, one), at(powers, 0, one), at(result, 0, one))
+    activations.sigmoid(last, at(x, 0, one), at(work, 0, one), at(powers, 0, one), at(result, 0, one))
 
 
 def apply(function, x: np.ndarray) -> np.ndarray:
