@@ -2,7 +2,7 @@
 
 In float32. The exponential is computed here, by range reduction and a polynomial, in loops that LLVM vectorizes: a call
 of the system's for every element would take longer than the step's matrix product. Sigmoid and tanh are within 2e-7 of
-the true ones (tests/kernels/test_lstm.py).
+the true ones (tests/kernels/test_activations.py).
 """
 
 from __future__ import annotations

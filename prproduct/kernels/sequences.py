@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from prproduct.kernels.compiled import gru, lstm
+from prproduct.kernels.compiled import gru, lstm, serves
 from prproduct.kernels.linear_rule import DX, FIRST, GRAD, LAST, LinearRule, Passes, X
 from prproduct.kernels.scores import Phase, share_out, stand_in
 from prproduct.kernels.threads import threads_for
@@ -63,24 +63,18 @@ class LstmSteps:
     """`kernels/lstm.py`; kept are i, f, g and o, the cells, and the tanh of the next ones."""
 
     def work(self) -> int:
-        return max(lstm().WORK, lstm().WORK_BACK)
+        return lstm().WORK
 
     def kept(self, like: Tensor) -> tuple[Tensor, ...]:
         return like.new_empty(len(like), 4 * like.shape[1]), torch.empty_like(like), torch.empty_like(like)
 
     def forth(self, size: int, where: Forward) -> tuple[Any, tuple[int, ...]]:
-        (activated, cells, tanh_cells), (state, cell) = where.kept, where.states
-        gates = (where.input_gates, 4 * size, where.hidden_gates, 4 * size)
-        written = (activated, tanh_cells, where.output, cell)
-        return lstm().step[4], (size, *gates, cells, size, *written, where.work, state, where.before)
+        gates = (where.input_gates, where.hidden_gates)
+        return lstm().step[4], (size, *gates, *where.kept, where.output, *where.states, where.before, where.work)
 
     def back(self, passes: Passes) -> list[Phase]:
-        size, place = passes.vectors.length, passes.vectors.length * passes.size
-        gates = ((ACTIVATED + k * place, 4 * size) for k in range(4))
-        states = ((CELLS, size), (TANH_CELLS, size), (DX, size), (OF_CELL, size))
-        where = (*gates, *states, (GRAD, 4 * size), (OF_CELL, size), (OF_OUTPUT, size))
-        integers = (size, *(number for pair in where for number in pair), WORK)
-        return [Phase(lstm().step_back[passes.size], FIRST, LAST, integers)]
+        kept, grads = (ACTIVATED, CELLS, TANH_CELLS), (DX, OF_CELL, OF_OUTPUT, GRAD)
+        return [Phase(lstm().step_back[4], FIRST, LAST, (passes.vectors.length, *kept, *grads, WORK))]
 
 
 @dataclass(frozen=True)
@@ -99,7 +93,7 @@ class GruSteps:
 
     def back(self, passes: Passes) -> list[Phase]:
         integers = (passes.vectors.length, INPUT_GATES, HIDDEN_GATES, X, DX, OF_OUTPUT, OF_INPUT, GRAD, WORK)
-        return [Phase(gru().gru_step_back[passes.size], FIRST, LAST, integers)]
+        return [Phase(gru().gru_step_back[4], FIRST, LAST, integers)]
 
 
 @dataclass(frozen=True)
@@ -122,7 +116,7 @@ class RnnSteps:
     def back(self, passes: Passes) -> list[Phase]:
         gates = (INPUT_GATES, HIDDEN_GATES)
         integers = (passes.vectors.length, int(self.relu), *gates, DX, OF_OUTPUT, GRAD, WORK)
-        return [Phase(gru().rnn_step_back[passes.size], FIRST, LAST, integers)]
+        return [Phase(gru().rnn_step_back[4], FIRST, LAST, integers)]
 
 
 class Unrolled(NamedTuple):
@@ -131,6 +125,11 @@ class Unrolled(NamedTuple):
     hidden_gates: Tensor
     before: Tensor  # the hidden states from which steps were taken
     kept: tuple[Tensor, ...]  # of this kind of layer
+
+
+def serves_steps(*tensors: Tensor) -> bool:
+    """Whether these passes take them."""
+    return tensors[0].dtype == torch.float32 and tensors[0].dim() == 2 and serves(*tensors)
 
 
 def unroll(
