@@ -270,7 +270,10 @@ def _backward_through_time(
     rule = gradient_rule(Linear(), ctx.product, before, hidden_weight, hidden_bias, hidden_gates, hidden_gates)
     of_input = torch.empty_like(input_gates, memory_format=torch.contiguous_format)
     of_hidden = torch.empty_like(of_input) if cell.gates_apart else of_input
-    if ctx.at_once and isinstance(rule, LinearRule) and serves_steps(*grads):
+    served = ctx.at_once and serves_steps(
+        *grads, input_gates, hidden_gates, *kept
+    )  # hooks may have changed what was kept
+    if served and isinstance(rule, LinearRule):
         unrolled = Unrolled(hidden_gates, before, tuple(kept))
         grad_hidden_weight, grad_state = roll_up(
             cell.at_once, rule, input_gates, unrolled, grads[0], grads[1:], of_input, of_hidden, steps

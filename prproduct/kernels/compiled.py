@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, is_grad_enabled
-from torch._C import _are_functorch_transforms_active, _len_torch_dispatch_stack
+from torch._C import _are_functorch_transforms_active, _is_tracing, _len_torch_dispatch_stack
 from torch._C._functorch import is_legacy_batchedtensor
 from torch.autograd import forward_ad
 from torch.compiler import is_compiling
@@ -47,21 +47,27 @@ def serves(*tensors: Tensor | None) -> bool:
         or _len_torch_dispatch_stack()  # somebody records the operations
         or forward_ad._current_level >= 0
         or is_legacy_batchedtensor(first)  # is_grads_batched=True
+        or _is_tracing()  # torch.jit.trace: sizes are tensors
     ):
         return False
     dtype = first.dtype
     if dtype not in _DTYPES:
         return False
-    for t in tensors:  # in one loop: it runs before every small layer's backward, and its names are few for that
-        if t is not None and not (
-            t.dtype is dtype
-            and type(t) in _ORDINARY
-            and t.is_cpu
-            and t.layout is _STRIDED
-            and not t.is_neg()
-            and t.data_ptr()  # nothing is there if it is empty, or zero by a flag
-        ):
-            return False
+    try:
+        for t in tensors:  # in one loop: it runs before every small layer's backward, and its names are few for that
+            if t is not None and not (
+                t.dtype is dtype
+                and type(t) in _ORDINARY
+                and t.is_cpu
+                and t.layout is _STRIDED
+                and not t.is_neg()
+                and not t._is_zerotensor()  # a view of one has an address, if not that of memory
+                and not t.is_nested
+                and t.data_ptr()  # nothing is there if it is empty
+            ):
+                return False
+    except RuntimeError:  # what torch.func has left behind has no memory of its own
+        return False
     return passes() is not None
 
 
