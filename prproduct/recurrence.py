@@ -267,6 +267,8 @@ def _backward_through_time(
     cell, (input_weight, hidden_weight, *given_biases) = ctx.cell, weights
     input_bias, hidden_bias = _biases(cell, *given_biases)
     steps, (hidden_gates, before, *kept) = _steps(ctx.batch_sizes, ctx.reverse), left
+    if ctx.at_once and any(len(t) != len(data) for t in (input_gates, *left)):
+        raise RuntimeError("saved tensors came back from a hook with other shapes: let it return what it was given")
     rule = gradient_rule(Linear(), ctx.product, before, hidden_weight, hidden_bias, hidden_gates, hidden_gates)
     of_input = torch.empty_like(input_gates, memory_format=torch.contiguous_format)
     of_hidden = torch.empty_like(of_input) if cell.gates_apart else of_input

@@ -87,15 +87,22 @@ def program_of(product: Product) -> Program | None:
         return known[1]
     if not product.elementwise:
         return None
-    owner = product.product if isinstance(product, Forward) else product
-    parameters = getattr(owner, "__dataclass_params__", None)
-    if parameters is None or not parameters.frozen:  # its owner may change it between two calls
+    if not _is_told_by_its_fields(product.product if isinstance(product, Forward) else product):
         return _write(product)
     program = _remembered(product)
     if len(_known) >= _MOST:
         _known.clear()
     _known[id(product)] = (product, program)
     return program
+
+
+def _is_told_by_its_fields(product: Product) -> bool:
+    """Whether equal products do the same: others' owners may change them between two calls.
+
+    A subclass that is no dataclass itself inherits a comparison that knows nothing of what it adds.
+    """
+    parameters = vars(type(product)).get("__dataclass_params__")
+    return parameters is not None and parameters.frozen
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,7 @@ def small_backward(
         and w.is_contiguous()
         and p.is_contiguous()
         and grad.is_contiguous()
+        and p.shape == grad.shape  # hooks may have changed what was kept
         and (bias is None or bias.is_contiguous())
     ):
         return None

@@ -57,3 +57,14 @@ def test_a_hook_changes_what_an_lstm_kept(change: Callable[[Tensor], Tensor]) ->
 
     expected = torch.autograd.grad(layer(x)[0].square().sum(), layer.weight_hh_l0)[0]
     torch.testing.assert_close(gradient(), expected, rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("shorter", [5, *range(8, 13)])  # the others are inputs, of which torch has the shapes
+def test_a_hook_that_loses_rows_is_refused(shorter: int) -> None:
+    layer, x = pr.nn.LSTM(6, 16), torch.randn(5, 8, 6)
+    count = iter(range(100))
+    hooks = (lambda t: (next(count), t)), (lambda kept: kept[1][:3].clone() if kept[0] == shorter else kept[1])
+    with saved_tensors_hooks(*hooks):
+        output, _ = layer(x)
+    with pytest.raises(RuntimeError, match="from a hook with other shapes"):
+        output.sum().backward()

@@ -42,6 +42,27 @@ def test_a_products_own_rule_runs_compiled_and_may_change(name, passes_run):
     assert relative_error(second[1], first[1]) > 1e-3
 
 
+class Inheriting(pr.products.PR):
+    """A subclass of a frozen dataclass that is none itself, and so equal to all others of its kind."""
+
+    elementwise = True
+
+    def __init__(self, factor):
+        object.__setattr__(self, "factor", factor)
+
+    def gains(self, pair):
+        return Gains(length=1.0, direction=self.factor * pair.inverse_sin)
+
+
+def test_products_that_are_equal_for_what_they_inherit_are_not_taken_for_each_other():
+    op, x, w, bias, options = operands("linear", torch.float64)
+    assert Inheriting(1.0) == Inheriting(4.0)
+    for factor in (1.0, 4.0):
+        y = op(x, w, bias, **options, product=Inheriting(factor))
+        got, expected = both_gradients(y, (x, w), torch.ones_like(y))
+        assert_equal_to_rounding(got, expected, torch.float64)
+
+
 @dataclass(frozen=True)
 class OwnValue(Product):
     """Half of p where the angle is acute."""
