@@ -24,7 +24,7 @@ from torch import Tensor
 
 from prproduct import functional
 from prproduct.autograd import cast_for_autocast, without_autocast
-from prproduct.kernels.choice import gradient_rule
+from prproduct.kernels.choice import OTHER_SHAPES, gradient_rule, gradients
 from prproduct.kernels.contractions import Linear
 from prproduct.kernels.linear_rule import LinearRule
 from prproduct.kernels.rules import Steps
@@ -42,6 +42,7 @@ sigmoid_backward, tanh_backward = torch.ops.aten.sigmoid_backward, torch.ops.ate
 class Cell(Protocol):
     """One step of a recurrent layer, elementwise: gates and state in, next state out. The hidden state comes first."""
 
+    gates: ClassVar[int]  # for each number of the state
     gates_apart: ClassVar[bool]  # whether the input's and the hidden state's gates are more than their sum
 
     @property
@@ -62,6 +63,7 @@ class Cell(Protocol):
 class LSTM:
     """i, f, g, o = σ, σ, tanh, σ of the gates; c' = f∘c + i∘g; h' = o∘tanh c'."""
 
+    gates: ClassVar[int] = 4
     gates_apart: ClassVar[bool] = False
     at_once: ClassVar[Kind] = LstmSteps()
 
@@ -94,6 +96,7 @@ class LSTM:
 class GRU:
     """r, z = σ of the gates; n = tanh(input's + r∘hidden's); h' = (1 − z)∘n + z∘h. PR comes before the r."""
 
+    gates: ClassVar[int] = 3
     gates_apart: ClassVar[bool] = True
     at_once: ClassVar[Kind] = GruSteps()
 
@@ -123,6 +126,7 @@ class GRU:
 class RNN:
     """h' = tanh or relu of the gates."""
 
+    gates: ClassVar[int] = 1
     gates_apart: ClassVar[bool] = False
     nonlinearity: str = "tanh"
 
@@ -163,6 +167,7 @@ def recur(
     reverse: bool = False,
 ) -> tuple[Tensor, State]:
     """All steps of one direction of one layer: the hidden states, flat like `data`, and each sequence's last state."""
+    _check(cell, data, batch_sizes, state, weights)
     data = cast_for_autocast(data)
     state = tuple(cast_for_autocast(s) for s in state)
     weights = Weights(*(cast_for_autocast(w) for w in weights))
@@ -172,6 +177,25 @@ def recur(
     tensors = (data, weights.input, weights.hidden, weights.input_bias, weights.hidden_bias, *state)
     output, *last = RecurrenceFn.apply(cell, product, tuple(batch_sizes), reverse, *tensors)
     return output, tuple(last)
+
+
+def _check(cell: Cell, data: Tensor, batch_sizes: Sequence[int], state: State, weights: Weights) -> None:
+    """What torch does not look at, and compiled steps rely on."""
+    rows, counts = len(data), list(batch_sizes)
+    if sum(counts) != rows or counts != sorted(counts, reverse=True) or min(len(s) for s in state) < max(counts):
+        raise ValueError(
+            f"batch sizes {counts[:5]}{'...' if len(counts) > 5 else ''} do not fit: they must not grow, add up to the "
+            f"{rows} rows of the data, and begin with at most as many as there are states"
+        )
+    size, gates = state[0].shape[-1], cell.gates * state[-1].shape[-1]
+    for name, tensor, shape in (
+        ("input-hidden weight", weights.input, (gates, data.shape[-1])),
+        ("hidden-hidden weight", weights.hidden, (gates, size)),
+        ("input-hidden bias", weights.input_bias, (gates,)),
+        ("hidden-hidden bias", weights.hidden_bias, (gates,)),
+    ):
+        if tensor is not None and tensor.shape != shape:
+            raise ValueError(f"the {name} is {tuple(tensor.shape)}, where sizes of input and state ask for {shape}")
 
 
 def step_by_step(
@@ -268,7 +292,7 @@ def _backward_through_time(
     input_bias, hidden_bias = _biases(cell, *given_biases)
     steps, (hidden_gates, before, *kept) = _steps(ctx.batch_sizes, ctx.reverse), left
     if ctx.at_once and any(len(t) != len(data) for t in (input_gates, *left)):
-        raise RuntimeError("saved tensors came back from a hook with other shapes: let it return what it was given")
+        raise RuntimeError(OTHER_SHAPES)
     rule = gradient_rule(Linear(), ctx.product, before, hidden_weight, hidden_bias, hidden_gates, hidden_gates)
     of_input = torch.empty_like(input_gates, memory_format=torch.contiguous_format)
     of_hidden = torch.empty_like(of_input) if cell.gates_apart else of_input
@@ -289,8 +313,10 @@ def _backward_through_time(
     if given_biases[0] is not None:
         of_bias = of_input.sum(0)
         grad_biases = [of_bias, of_hidden.sum(0) if cell.gates_apart else of_bias]
-    rule = gradient_rule(Linear(), ctx.product, data, input_weight, input_bias, input_gates, input_gates)
-    grad_data, grad_input_weight = rule.gradients(of_input, ctx.needs_input_grad[4], True, overwrite=True)
+    wanted = (ctx.needs_input_grad[4], True, False)
+    grad_data, grad_input_weight, _ = gradients(
+        Linear(), ctx.product, data, input_weight, input_bias, input_gates, of_input, wanted
+    )
     return [
         grad_data,
         grad_input_weight,

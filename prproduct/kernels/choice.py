@@ -18,6 +18,8 @@ from prproduct.kernels.rules import Rule, ThreeGradients, Wanted
 from prproduct.kernels.small_linear import small_backward
 from prproduct.products import Product
 
+OTHER_SHAPES = "saved tensors came back from a hook with other shapes: let it return what it was given"
+
 
 @overload
 def gradient_rule(
@@ -83,6 +85,9 @@ def _compiled_rule(
     output: Tensor | None,
     grad: Tensor,
 ) -> LinearRule | ConvolutionRule | DepthwiseRule:
+    shape = contraction.output_shape(input.shape, weight.shape)
+    if any(t is not None and t.shape != shape for t in (grad, output)):
+        raise RuntimeError(OTHER_SHAPES)
     if isinstance(contraction, Linear):
         return LinearRule(contraction, program, input, weight, bias, output)
     assert isinstance(contraction, Convolution)
@@ -103,18 +108,46 @@ def gradients(
 ) -> ThreeGradients:
     """Those of input, weight and bias that are wanted."""
     wants_input, wants_weight, wants_bias = wanted
+    dx = dw = None
     if wants_input or wants_weight:
         served = (bias is None or bias.dim() <= 1) and serves(grad, input, weight, bias, output)
-        program = program_of(product) if served else None
-        if program is not None and output is not None and type(contraction) is Linear and product.has_native_forward:
-            found = small_backward(program, input, weight, bias, output, grad, wanted)
+        program, offset = program_of(product) if served else None, bias
+        if program is not None and type(contraction) is Convolution and contraction.is_pointwise(weight):  # noqa: SIM102
+            if all(t is None or t.movedim(1, -1).is_contiguous() for t in (grad, input, output)):
+                return _of_places(product, input, weight, bias, output, grad, wanted)
+        if program is not None and type(contraction) is Linear and product.has_native_forward:
+            if output is None:
+                output, offset = contraction.native(input, weight, None), None
+            of_bias = wants_bias and offset is not None
+            found = small_backward(program, input, weight, offset, output, grad, (wants_input, wants_weight, of_bias))
             if found is not None:
-                return found
-        rule = _rule(program, contraction, product, input, weight, bias, output, grad)
+                dx, dw, db = found
+                return dx, dw, _bias_gradient(contraction, grad, bias, wants_bias) if db is None else db
+        rule = _rule(program, contraction, product, input, weight, offset, output, grad)
         dx, dw = rule.gradients(grad, wants_input, wants_weight)
-    else:
-        dx = dw = None
-    return dx, dw, contraction.grad_bias(grad, bias) if wants_bias and bias is not None else None
+    return dx, dw, _bias_gradient(contraction, grad, bias, wants_bias)
+
+
+def _of_places(
+    product: Product,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    output: Tensor | None,
+    grad: Tensor,
+    wanted: Wanted,
+) -> ThreeGradients:
+    """The gradients of a convolution of single places with channels last: they are a linear layer's rows."""
+    x, y, g = input.movedim(1, -1), None if output is None else output.movedim(1, -1), grad.movedim(1, -1)
+    dx, dw, db = gradients(_LINEAR, product, x, weight.flatten(1), bias, y, g, wanted)
+    return None if dx is None else dx.movedim(-1, 1), None if dw is None else dw.view(weight.shape), db
+
+
+_LINEAR = Linear()
+
+
+def _bias_gradient(contraction: Contraction, grad: Tensor, bias: Tensor | None, wanted: bool) -> Tensor | None:
+    return contraction.grad_bias(grad, bias) if wanted and bias is not None else None
 
 
 def value_of(contraction: Contraction, input: Tensor, weight: Tensor, bias: Tensor | None, product: Product) -> Tensor:

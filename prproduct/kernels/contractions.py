@@ -32,6 +32,9 @@ class Contraction(Protocol):
 
     def native(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor: ...
 
+    def output_shape(self, input: torch.Size, weight: torch.Size) -> tuple[int, ...] | None:
+        """Of input and weight of these shapes; None if they do not go together."""
+
     def native_backward(
         self, grad: Tensor, input: Tensor, weight: Tensor, wants_input: bool, wants_weight: bool
     ) -> tuple[Tensor | None, Tensor | None]:
@@ -61,6 +64,9 @@ class Linear:
 
     def native(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         return F.linear(input, weight, bias)
+
+    def output_shape(self, input: torch.Size, weight: torch.Size) -> tuple[int, ...] | None:
+        return (*input[:-1], *weight[:-1]) if input[-1:] == weight[-1:] else None
 
     def native_backward(
         self, grad: Tensor, input: Tensor, weight: Tensor, wants_input: bool, wants_weight: bool
@@ -128,6 +134,11 @@ class Convolution:
     output_padding: tuple[int, ...] = ()
     transposed: bool = False
 
+    def is_pointwise(self, weight: Tensor) -> bool:
+        """Whether windows are single places, with all their channels, and each place is one: a linear layer's rows."""
+        alone = not self.transposed and self.groups == 1 and weight.shape[2:].numel() == 1
+        return alone and all(step == 1 for step in self.stride) and not any(self.padding)
+
     def native(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         convolve = NATIVE_CONVOLUTIONS[len(self.stride), self.transposed]
         if self.transposed:
@@ -135,6 +146,21 @@ class Convolution:
                 input, weight, bias, self.stride, self.padding, self.output_padding, self.groups, self.dilation
             )
         return convolve(input, weight, bias, self.stride, self.padding, self.dilation, self.groups)
+
+    def output_shape(self, input: torch.Size, weight: torch.Size) -> tuple[int, ...] | None:
+        axes = len(self.stride)
+        if not len(input) == len(weight) == 2 + axes:
+            return None
+        sizes = zip(input[2:], weight[2:], self.stride, self.padding, self.dilation, strict=True)
+        if self.transposed:
+            more = self.output_padding or (0,) * axes
+            channels, out = weight[0], weight[1] * self.groups
+            spatial = [(n - 1) * s - 2 * p + d * (k - 1) + 1 for n, k, s, p, d in sizes]
+            spatial = [a + b for a, b in zip(spatial, more, strict=True)]
+        else:
+            channels, out = weight[1] * self.groups, weight[0]
+            spatial = [(n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in sizes]
+        return (input[0], out, *spatial) if input[1] == channels else None
 
     def native_backward(
         self, grad: Tensor, input: Tensor, weight: Tensor, wants_input: bool, wants_weight: bool

@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from prproduct.kernels.blas import gemm
 from prproduct.kernels.compiled import passes
 from prproduct.kernels.contractions import Linear, as_rows
 from prproduct.kernels.memory import Desk, desk
@@ -36,10 +37,12 @@ class Passes(WrittenPasses):
         most = max(rows * columns, rows * channels, channels * columns)
         threads = threads_for(most, max(rows, channels))
         vectors = Vectors(channels, 1, columns, 0, columns, 0)
-        super().__init__(program, dtype, vectors, 1, False, threads, rows, rows, rows, threads * channels)
+        super().__init__(
+            program, dtype, vectors, 1, False, threads, rows + threads * channels, rows, rows, 2 * threads * channels
+        )
         self.lay_out(MEMORY)
-        self.rows, self.data_vectors = rows, vectors._replace(channels=rows)
-        self.by_input = self.doubles
+        self.rows, self.columns, self.data_vectors = rows, columns, vectors._replace(channels=rows)
+        self.by_input, self.by_column = self.doubles, self.doubles + 8 * rows
         self.norm, self.inverse, self.partial = self.numbers
 
     def measure(self, bias: int = 0, bias_step: int = 0) -> list[Phase]:
@@ -54,24 +57,24 @@ class Passes(WrittenPasses):
         return self.measure(BIAS, 1)
 
     def check(self) -> list[Phase]:
-        """Whether the bias has drowned p: before the split, which may overwrite what it came from."""
+        """Whether the bias has drowned p: before the split if that may overwrite what p came from, or behind it."""
         return [self.find_drowned(self.rows)]
 
-    def check_behind(self) -> list[Phase]:
-        """The same behind the split, which did not have to wait for it."""
-        return [self.find_drowned(self.rows, waits=False)]
-
-    def sum_gradients(self) -> list[Phase]:
-        """The gradient of the bias: before all else, as the memory that it needs is needed again."""
-        integers = (self.rows, self.count, GRAD, self.partial, self.by_weight, DBIAS)
-        return [Phase(passes().sum_columns[self.size], 0, self.count, integers)]
-
-    def split(self) -> list[Phase]:
+    def split(self, by_column: int = 0) -> list[Phase]:
         """`splitting.split`, of a range of rows; not if the bias has drowned p."""
         norms = (self.table, self.norm, self.inverse, self.by_weight, self.by_input)
         pairs = (P, GRAD, FOR_WEIGHT, FOR_INPUT)
-        integers = (1, self.count, *pairs, *norms, self.registers, self.partial, self.plan)
+        integers = (1, self.count, *pairs, *norms, self.registers, self.partial, self.plan, by_column)
         return [Phase(passes().split_rows[self.size], FIRST, LAST, integers, True, self.drowned)]
+
+    def split_and_sum(self) -> list[Phase]:
+        """The same, and the sums of the gradient for the bias, in shares: its rows are read anyway."""
+        return self.split(self.by_column)
+
+    def along_bias(self) -> list[Phase]:
+        """The gradient of the bias."""
+        integers = (self.count, self.threads, self.by_column, DBIAS)
+        return [Phase(passes().sum_shares[self.size], 0, self.count, integers, waits=True)]
 
     def along_input(self, fresh: bool = True) -> list[Phase]:
         """What dX begins with: a multiple of each row."""
@@ -85,6 +88,18 @@ class Passes(WrittenPasses):
     def along_weight(self) -> list[Phase]:
         """What dW begins with."""
         return [self.weight_multiples(W, DW, fresh=True)] if self.program.weight.has_sums else []
+
+    def both_products(self, first: int = 0, last: int = 2) -> list[Phase]:
+        """D∘g with the weight and with the input, added to what dX and dW begin with; not if the bias has drowned p."""
+        integers = (gemm(self.size), self.rows, self.count, self.columns, FOR_WEIGHT, W, X, DX, DW)
+        columns = (first * self.columns, last * self.columns)
+        return [Phase(passes().add_products[self.size], *columns, integers, True, self.drowned)]
+
+    def input_product(self) -> list[Phase]:
+        return self.both_products(last=1)
+
+    def weight_product(self) -> list[Phase]:
+        return self.both_products(first=1)
 
 
 class LinearRule:
@@ -126,11 +141,10 @@ class LinearRule:
         score = passes.score(Passes.measure, *then)
         score.play(passes.threads, desk.address, x, w, 0, self.p.data_ptr(), *given)
 
-    def gradients(self, grad: Tensor, wants_input: bool, wants_weight: bool, overwrite: bool = False) -> Gradients:
-        """dX and dW; with `overwrite`, the memory of grad may be used."""
+    def gradients(self, grad: Tensor, wants_input: bool, wants_weight: bool) -> Gradients:
         passes, program, input, weight = self.passes, self.program, self.input, self.weight
         grad, loans = self.contraction.as_pairs(grad).contiguous(), Loans()
-        for_weight, for_input = loans.turned_for(program, grad, overwrite)
+        for_weight, for_input = loans.turned_for(program, grad)
         across = for_weight.t()  # now: behind the products, this small thing would take 10 µs
         dx = torch.empty_like(self.x) if wants_input else None
         dw = torch.empty_like(self.w) if wants_weight else None
@@ -165,6 +179,12 @@ THEN = {
     (False, True): (Passes.split, Passes.along_weight),
     (True, False): (Passes.split, Passes.along_input),
     (True, True): (Passes.split, Passes.along_input, Passes.along_weight),
+}
+
+PRODUCTS = {
+    (False, True): Passes.weight_product,
+    (True, False): Passes.input_product,
+    (True, True): Passes.both_products,
 }
 
 

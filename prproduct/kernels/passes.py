@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from prproduct.kernels.compiler.entries import range_pass
-from prproduct.kernels.compiler.words import at, integers, one_of, part_of_pass, rounded_to
+from prproduct.kernels.compiler.words import at, integers, multiply, one_of, part_of_pass, rounded_to
 from prproduct.kernels.program_passes import prepare
 from prproduct.kernels.strips import split_strip
 from prproduct.kernels.tables import (
@@ -35,30 +35,48 @@ from prproduct.kernels.tables import (
 )
 
 
-@range_pass(14)
+@part_of_pass(apart=True)
+def add_to(count: int, x: Any, total: Any) -> None:
+    """total += x"""
+    for k in range(count):
+        total[k] += x[k]
+
+
+@range_pass(15)
 def split_rows(first: int, last: int, share: int, given: Any) -> None:
-    """`splitting.split` for rows. The sums for weight vectors, and the memory for work, are those of the share."""
+    """`splitting.split` for rows. The sums for weight vectors, and the memory for work, are those of the share.
+
+    If there is an address for them, so are the gradient's sums over the rows: behind the partial ones for weight
+    vectors lie theirs.
+    """
     one = one_of(given)
     (groups, channels, output, gradient, for_weight, for_input, table, norms, inverse_norms, by_weight, by_input) = (
         integers(given)[:11]
     )
-    work, partial_sums, program = integers(given)[11:]
+    work, partial_sums, program, by_column = integers(given)[11:]
     vectors = groups * channels
-    registers, partial = prepare(work, share, program, one), at(partial_sums, share * vectors, one)
+    registers, partial = prepare(work, share, program, one), at(partial_sums, 2 * share * vectors, one)
+    columns, column_totals = at(partial, vectors, one), at(by_column, share * vectors, 1.0)
     unread = at(registers, at(program, REGISTERS, np.int64(0))[0] * STRIP, one)
     in_place = 1 if for_weight == gradient else 0
     norm_of, inverse_of, sum_of = at(norms, 0, one), at(inverse_norms, 0, one), at(by_input, 0, 1.0)
     totals = at(by_weight, share * vectors, 1.0)
     for k in range(vectors):
-        partial[k] = one - one
+        partial[k] = columns[k] = one - one
+    if by_column:
+        for k in range(vectors):
+            column_totals[k] = 0.0
     for n in range(first, last):
         for row in range(n * groups, (n + 1) * groups):
             total = 0.0
             for start in range(0, channels, STRIP):
                 here, vector = row * channels + start, row % groups * channels + start
+                count = STRIP if channels - start > STRIP else channels - start
                 of_weight = at(table, vector, one)
+                if by_column:
+                    add_to(count, at(gradient, here, one), at(columns, vector, one))
                 _, of_input = split_strip(
-                    STRIP if channels - start > STRIP else channels - start,
+                    count,
                     program,
                     registers,
                     one,
@@ -84,6 +102,10 @@ def split_rows(first: int, last: int, share: int, given: Any) -> None:
             for k in range(vectors):
                 totals[k] += partial[k]
                 partial[k] = one - one
+            if by_column:
+                for k in range(vectors):
+                    column_totals[k] += columns[k]
+                    columns[k] = one - one
 
 
 @part_of_pass(reassociates=True, apart=True)
@@ -188,30 +210,16 @@ def find_drowned(first: int, last: int, share: int, given: Any) -> None:
     at(drowned, 0, 1.0)[0] = 1.0 if all_offsets * data_vectors > 2.0 * all_norms * all_data else 0.0
 
 
-@part_of_pass(apart=True)
-def add_to(count: int, x: Any, total: Any) -> None:
-    """total += x"""
-    for k in range(count):
-        total[k] += x[k]
-
-
-@range_pass(6)
-def sum_columns(first: int, last: int, share: int, given: Any) -> None:
-    """The sums of columns of a matrix; `partial` and `total`, in float64, have room for a number of each column."""
+@range_pass(4)
+def sum_shares(first: int, last: int, share: int, given: Any) -> None:
+    """Numbers that were added up in shares, in float64, as many in each."""
     one = one_of(given)
-    rows, columns, x, partial_sums, totals, result = integers(given)
-    here, partial, total = last - first, at(partial_sums, first, one), at(totals, first, 1.0)
-    for k in range(here):
-        total[k] = 0.0
-    for start in range(0, rows, BLOCK):
-        for k in range(here):
-            partial[k] = one - one
-        for row in range(start, start + BLOCK if rows - start > BLOCK else rows):
-            add_to(here, at(x, row * columns + first, one), partial)
-        for k in range(here):
-            total[k] += partial[k]
-    for k in range(here):
-        at(result, first + k, one)[0] = rounded_to(one, total[k])
+    vectors, shares, sums, result = integers(given)
+    for k in range(first, last):
+        total = 0.0
+        for thread in range(shares):
+            total += at(sums, thread * vectors + k, 1.0)[0]
+        at(result, k, one)[0] = rounded_to(one, total)
 
 
 @range_pass(13)
@@ -238,3 +246,31 @@ def add_along(first: int, last: int, share: int, given: Any) -> None:
             else:
                 for k in range(length):
                     to_there[k] += from_here[k] * multiple
+
+
+@range_pass(9)
+def add_products(first: int, last: int, share: int, given: Any) -> None:
+    """dX += D∘g · W and dW += (D∘g)ᵀ · X, of a range of their columns: those of dX, and behind them those of dW.
+
+    A column of either costs as much. `gemm` is BLAS's.
+    """
+    one = one_of(given)
+    gemm, rows, channels, columns, turned, w, x, dx, dw = integers(given)
+    middle, grad = min(max(first, columns), last), at(turned, 0, one)
+    if first < middle:
+        to, of = at(dx, first, one), at(w, first, one)
+        multiply(gemm, rows, middle - first, channels, grad, channels, 0, of, columns, 0, to, columns, 1)
+    if middle < last:
+        to, of = at(dw, middle - columns, one), at(x, middle - columns, one)
+        multiply(gemm, channels, last - middle, rows, grad, channels, 1, of, columns, 0, to, columns, 1)
+
+
+@range_pass(11)
+def multiply_rows(first: int, last: int, share: int, given: Any) -> None:
+    """C = A·B or C += A·B, of some rows of A and C: a range of their columns. B may be stored across."""
+    one = one_of(given)
+    gemm, start, stop, inner, a, b, b_step, across, c, c_step, adds = integers(given)
+    if first < last and start < stop:
+        of = at(b, first * b_step if across else first, one)
+        rows, to = at(a, start * inner, one), at(c, start * c_step + first, one)
+        multiply(gemm, stop - start, last - first, inner, rows, inner, 0, of, b_step, across, to, c_step, adds)

@@ -62,7 +62,7 @@ class PlainRule:
         """The rule for some rows of the input of a linear contraction."""
         return replace(self, input=self.input[rows], pairs=self.pairs.rows(rows))
 
-    def gradients(self, grad: Tensor, wants_input: bool, wants_weight: bool, overwrite: bool = False) -> Gradients:
+    def gradients(self, grad: Tensor, wants_input: bool, wants_weight: bool) -> Gradients:
         for_weight, for_input = self.split(grad)
         if for_weight.turned is for_input.turned:  # one call, so that a compiler lays D∘g out for it once
             of_input, of_weight = self._native(for_input.turned, grad, wants_input, wants_weight)

@@ -128,10 +128,10 @@ class Workspace:
         integers = (self.vectors.channels, *offsets, self.table, self.longest, *sums)
         return Phase(passes().tabulate[self.size], self.groups - 1, self.groups, integers, waits=True)  # by one share
 
-    def find_drowned(self, data_vectors: int, waits: bool = True) -> Phase:
+    def find_drowned(self, data_vectors: int) -> Phase:
         """Whether the bias has drowned p in the output: once the norms of all vectors are known."""
         integers = (self.count, data_vectors, self.table, self.total_norm, self.threads, self.drowned)
-        return Phase(passes().find_drowned[self.size], 0, 1, integers, waits)
+        return Phase(passes().find_drowned[self.size], 0, 1, integers, waits=True)
 
     def weight_multiples(self, weight: int, total: int, fresh: bool) -> Phase:
         """To dW, which lies as the weight does; or with `fresh`, as its beginning."""

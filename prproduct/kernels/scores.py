@@ -13,6 +13,8 @@ import struct
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from prproduct.kernels import threads
 from prproduct.kernels.compiler import MOST_INTEGERS, STAND_IN
 
@@ -62,7 +64,21 @@ class Score:
             _on_our_pool(count, self.phases, given)
             return
         parallel, number, size, barrier = runtime
-        team = _PACK[len(given)](number, size, barrier, count, self.count, self.address, *given)
+        team = _PACK[len(given)](number, size, barrier, count, self.count, self.address, 1, 0, 0, 0, *given)
+        if parallel is None:
+            self.leader.call(team)
+        else:
+            parallel(self.leader.address, team, count, 0)
+
+    def play_rounds(self, count: int, place: int, changing: np.ndarray[Any, Any], *given: int) -> None:
+        """Again and again in one call, each time with a row of the changing numbers, instead of those from `place` on.
+
+        On torch's threads, or on this one: not in a forked child.
+        """
+        parallel, number, size, barrier = (threads.openmp() if count > 1 else None) or _ALONE
+        rounds, width = changing.shape
+        played = (count, self.count, self.address, rounds, place, width, changing.ctypes.data)
+        team = _PACK[len(given)](number, size, barrier, *played, *given)
         if parallel is None:
             self.leader.call(team)
         else:
@@ -70,7 +86,7 @@ class Score:
 
 
 _ALONE = (None, 0, 0, 0)
-_PACK = [struct.Struct(f"{6 + given}q").pack for given in range(40)]
+_PACK = [struct.Struct(f"{10 + given}q").pack for given in range(40)]
 
 
 @functools.cache

@@ -1,8 +1,10 @@
 """All steps of a recurrent layer over sequences, by the compiled passes.
 
-A step is a matrix product and one call of compiled code: forward the elementwise part, back this and the split of the
-hidden product. What steps need lies in one piece for all of them, and passes find it by counting rows. Steps on their
-own, in torch, take 0.2 ms each way in Python: more than all else that a small layer does.
+A step is a matrix product and passes: forward the elementwise part, back this and the split of the hidden product. All
+steps are one call of compiled code, in which threads share out the columns of each product, by torch's own BLAS; where
+that is not to be had, torch multiplies, and each step is a call. Steps on their own, in torch, take 0.2 ms each way in
+Python: more than all else that a small layer does. What steps need lies in one piece for all of them, and passes find
+it by counting rows.
 
 The rows of all steps lie behind each other; a state has as many as the step that has most. Sequences that begin or end
 at a step are the last rows of it: their first or last state stays where it is while others go on.
@@ -15,31 +17,36 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from prproduct.kernels.blas import gemm
 from prproduct.kernels.compiled import gru, lstm, serves
-from prproduct.kernels.linear_rule import DX, FIRST, GRAD, LAST, LinearRule, Passes, X
-from prproduct.kernels.scores import Phase, share_out, stand_in
-from prproduct.kernels.threads import threads_for
+from prproduct.kernels.compiled import passes as kernels
+from prproduct.kernels.linear_rule import DX, FIRST, FOR_INPUT, GRAD, LAST, LinearRule, Passes, W, X
+from prproduct.kernels.rules import Part
+from prproduct.kernels.scores import Phase, Score, share_out, stand_in
+from prproduct.kernels.threads import openmp, threads_for
 
 # What a step back is played with, behind what the linear rule's passes are. These know already where the hidden states
 # before are (X), the gradients of the hidden state's gates (GRAD), and those of the state (DX).
 OF_CELL, OF_OUTPUT, INPUT_GATES, HIDDEN_GATES, OF_INPUT, WORK, ACTIVATED, CELLS, TANH_CELLS = map(
     stand_in, range(13, 22)
 )
+_CHANGES_BACK = 8  # from DX to OF_CELL, every step has its own
 
 
 class Forward(NamedTuple):
     """Where the numbers of all steps are; those of states as if the step's rows were the first of all."""
 
+    states: tuple[int, ...]  # the hidden ones first
+    kept: tuple[int, ...]
     input_gates: int
     hidden_gates: int
     before: int  # the hidden states from which steps are taken
     output: int
     work: int
-    kept: tuple[int, ...]
-    states: tuple[int, ...]
 
 
 class Kind(Protocol):
@@ -56,6 +63,8 @@ class Kind(Protocol):
 
     def back(self, passes: Passes) -> list[Phase]:
         """That of a step back, for the rows that the hidden product's split is for."""
+
+    def __hash__(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -74,7 +83,7 @@ class LstmSteps:
 
     def back(self, passes: Passes) -> list[Phase]:
         kept, grads = (ACTIVATED, CELLS, TANH_CELLS), (DX, OF_CELL, OF_OUTPUT, GRAD)
-        return [Phase(lstm().step_back[4], FIRST, LAST, (passes.vectors.length, *kept, *grads, WORK))]
+        return [Phase(lstm().step_back[4], FIRST, LAST, (passes.vectors.length, *kept, *grads, WORK), waits=True)]
 
 
 @dataclass(frozen=True)
@@ -93,7 +102,7 @@ class GruSteps:
 
     def back(self, passes: Passes) -> list[Phase]:
         integers = (passes.vectors.length, INPUT_GATES, HIDDEN_GATES, X, DX, OF_OUTPUT, OF_INPUT, GRAD, WORK)
-        return [Phase(gru().gru_step_back[4], FIRST, LAST, integers)]
+        return [Phase(gru().gru_step_back[4], FIRST, LAST, integers, waits=True)]
 
 
 @dataclass(frozen=True)
@@ -116,7 +125,7 @@ class RnnSteps:
     def back(self, passes: Passes) -> list[Phase]:
         gates = (INPUT_GATES, HIDDEN_GATES)
         integers = (passes.vectors.length, int(self.relu), *gates, DX, OF_OUTPUT, GRAD, WORK)
-        return [Phase(gru().rnn_step_back[4], FIRST, LAST, integers)]
+        return [Phase(gru().rnn_step_back[4], FIRST, LAST, integers, waits=True)]
 
 
 class Unrolled(NamedTuple):
@@ -144,31 +153,59 @@ def unroll(
 
     What backward needs; and all hidden states, and each sequence's last state.
     """
-    rows, size = len(input_gates), states[0].shape[1]
+    rows, size, gates = len(input_gates), states[0].shape[1], input_gates.shape[1]
     input_gates, weight = input_gates.contiguous(), weight.contiguous()
     hidden_gates = torch.empty_like(input_gates)
     output, before = (states[0].new_empty(rows, size) for _ in range(2))
     kept = kind.kept(output)
     states = [t.clone(memory_format=torch.contiguous_format) for t in states]
-    threads = threads_for(len(states[0]) * input_gates.shape[1], len(states[0]))
+    multiplies = passes_multiply()
+    threads = threads_for((rows if multiplies else len(states[0])) * gates, len(states[0]))
     work = output.new_empty(threads * kind.work() * size)
-    everywhere = Forward(
-        input_gates.data_ptr(),
-        hidden_gates.data_ptr(),
-        before.data_ptr(),
-        output.data_ptr(),
-        work.data_ptr(),
-        tuple(t.data_ptr() for t in kept),
-        (),
-    )
+    fixed = (input_gates.data_ptr(), hidden_gates.data_ptr(), before.data_ptr(), output.data_ptr(), work.data_ptr())
+    addresses_of_kept = tuple(t.data_ptr() for t in kept)
+    if multiplies:
+        if bias is not None:
+            hidden_gates.copy_(bias.expand_as(hidden_gates))
+        score = _forth(kind, size, gates, len(kept), len(states), bias is not None)
+        given = (weight.data_ptr(), *fixed, *addresses_of_kept)
+        score.play_rounds(threads, 0, _changing(steps, size, states), *(0,) * (2 + len(states)), *given)
+        return Unrolled(hidden_gates, before, kept), (output, *states)
     multiply = _product_of_steps(weight, bias, states[0])
     for step, gates_of_step in zip(steps, _parts(hidden_gates, steps), strict=True):
         multiply(gates_of_step)
         skipped = step.start * size * output.element_size()  # as passes count from the first of all rows
-        where = everywhere._replace(states=tuple(t.data_ptr() - skipped for t in states))
-        kernel, integers = kind.forth(size, where)
+        of_states = tuple(t.data_ptr() - skipped for t in states)
+        kernel, integers = kind.forth(size, Forward(of_states, addresses_of_kept, *fixed))
         share_out(kernel, threads, step.start, step.stop, *integers)
     return Unrolled(hidden_gates, before, kept), (output, *states)
+
+
+def passes_multiply() -> bool:
+    """Whether products are done by passes; not in a forked child, where MKL must not be called by several threads."""
+    return gemm(4) != 0 and openmp() is not None
+
+
+@functools.lru_cache(1024)
+def _forth(kind: Kind, size: int, gates: int, kept: int, states: int, adds: bool) -> Score:
+    """The passes of a step, played with its rows and states, and with where all else is; `adds`, if to a bias."""
+    first, last, *changing = map(stand_in, range(2 + states))
+    fixed = map(stand_in, range(2 + states, 8 + states + kept))
+    weight, input_gates, hidden_gates, before, output, work, *of_kept = fixed
+    where = Forward(tuple(changing), tuple(of_kept), input_gates, hidden_gates, before, output, work)
+    product = (gemm(4), first, last, size, changing[0], weight, size, 1, hidden_gates, gates, adds)
+    multiply = Phase(kernels().multiply_rows[4], 0, gates, product, waits=True)
+    kernel, integers = kind.forth(size, where)
+    return Score(multiply, Phase(kernel, first, last, integers, waits=True))
+
+
+def _changing(steps: Sequence[slice], size: int, states: Sequence[Tensor]) -> np.ndarray[Any, Any]:
+    """The rows of each step, and where its states would begin if its rows were the first of all."""
+    table = np.empty((len(steps), 2 + len(states)), dtype=np.int64)
+    table[:, 0], table[:, 1] = zip(*((step.start, step.stop) for step in steps), strict=True)
+    for k, state in enumerate(states):
+        table[:, 2 + k] = state.data_ptr() - table[:, 0] * size * state.element_size()
+    return table
 
 
 def roll_up(
@@ -192,10 +229,20 @@ def roll_up(
     kept = [t.contiguous() for t in unrolled.kept]
     hidden, passes, half = rule.stepwise(of_hidden), rule.passes, rule.program.input
     grads = [t.clone(memory_format=torch.contiguous_format) for t in grad_states]
-    threads = min(passes.threads, threads_for(rows * input_gates.shape[1], rows))
+    multiplies = passes_multiply()
+    threads = threads_for((len(input_gates) if multiplies else rows) * input_gates.shape[1], rows)
+    threads = min(passes.threads, threads)
     work = grads[0].new_empty(threads * kind.work() * size)
     fixed = [t.data_ptr() for t in (grad_output, input_gates, hidden_gates, of_input, work, *kept)]
-    score = passes.score(kind.back, Passes.split, Passes.also_along_input)
+    back: list[Part] = [kind.back, Passes.split, Passes.also_along_input]
+    if multiplies:
+        product = [_state_product] if half.turn != 0.0 else []
+        changing = np.zeros((len(steps), 6), dtype=np.int64)  # DX, DW, FIRST, LAST, DBIAS, OF_CELL
+        changing[:, [2, 3, 0, 5]] = _changing(steps[::-1], size, [grads[0], grads[-1]])
+        score = passes.score(*back, *product)
+        score.play_rounds(threads, _CHANGES_BACK, changing, *hidden.where, *(0,) * 6, *fixed)
+        return hidden.weight_gradient(), tuple(grads)
+    score = passes.score(*back)
     states, turned = _beginnings(grads[0]), _parts(hidden.for_input, steps)
     for step, turned_of_step in zip(reversed(steps), reversed(turned), strict=True):
         skipped = step.start * size * passes.size  # as passes count from the first of all rows
@@ -204,6 +251,13 @@ def roll_up(
         if half.turn != 0.0:
             states(step.stop - step.start).addmm_(turned_of_step, rule.w)
     return hidden.weight_gradient(), tuple(grads)
+
+
+def _state_product(passes: Passes) -> list[Phase]:
+    """What goes back to the state through the hidden product: D∘g of a step's rows with the weight."""
+    size = passes.vectors.length
+    integers = (gemm(4), FIRST, LAST, passes.count, FOR_INPUT, W, size, 0, DX, size, 1)
+    return [Phase(kernels().multiply_rows[4], 0, size, integers, waits=True)]
 
 
 def _parts(t: Tensor, steps: Sequence[slice]) -> Sequence[Tensor]:

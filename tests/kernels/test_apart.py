@@ -12,7 +12,7 @@ from kernel_cases import LAYERS, operands
 from llvmlite import ir
 
 import prproduct as pr
-from prproduct.kernels import compiled, convolution_rule, programs
+from prproduct.kernels import compiled, convolution_rule, programs, sequences
 from prproduct.kernels.compiler import entries, machine_code, translation
 from prproduct.kernels.compiler.numbers import ADDRESS, BYTES, INT64, Pointer
 from prproduct.kernels.compiler.words import at, integers, one_of
@@ -86,10 +86,11 @@ def watch(monkeypatch):
 
 
 def forget_addresses():
-    """Programs and geometries remember those of passes."""
+    """Programs, geometries and the steps of recurrent layers remember those of passes."""
     programs._remembered.cache_clear()
     convolution_rule._geometry.cache_clear()
     layout.layout.cache_clear()
+    sequences._forth.cache_clear()
 
 
 @pytest.mark.parametrize("product", ["pr", "pr-w", "r", "tempered:0.3", "no-length"])

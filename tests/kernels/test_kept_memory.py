@@ -68,3 +68,22 @@ def test_a_hook_that_loses_rows_is_refused(shorter: int) -> None:
         output, _ = layer(x)
     with pytest.raises(RuntimeError, match="from a hook with other shapes"):
         output.sum().backward()
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape"),
+    [
+        (lambda: pr.nn.Linear(30, 40), (50, 30)),
+        (lambda: pr.nn.Conv2d(6, 4, 3), (2, 6, 9, 8)),
+        (lambda: pr.nn.Conv2d(6, 6, 3, groups=6), (2, 6, 9, 8)),
+        (lambda: pr.nn.ConvTranspose1d(6, 4, 3, stride=2, output_padding=1), (2, 6, 9)),
+    ],
+)
+def test_a_hook_that_gives_back_another_input_is_refused(
+    layer: Callable[[], torch.nn.Module], shape: tuple[int, ...]
+) -> None:
+    x = torch.randn(shape, requires_grad=True)
+    with saved_tensors_hooks(lambda t: t, lambda t: torch.cat([t] * 2000) if t.shape == shape else t):
+        y = layer()(x)
+    with pytest.raises(RuntimeError, match="saved tensors came back from a hook with other shapes"):
+        y.sum().backward()

@@ -4,6 +4,7 @@ import ctypes
 import multiprocessing
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 import torch
 from compare import relative_error
@@ -11,6 +12,7 @@ from kernel_cases import assert_equal_to_rounding, both_gradients, operands, ste
 
 import prproduct as pr
 from prproduct.kernels import compiled, linear_rule, scores, threads
+from prproduct.kernels.blas import gemm
 
 
 def test_any_number_of_threads_and_each_of_them_repeatably(set_threads):
@@ -82,6 +84,10 @@ def test_torchs_threads_and_ours_give_the_same(name, set_threads, monkeypatch):
 # What threads of a team of one are told.
 ALONE = ctypes.CFUNCTYPE(ctypes.c_int)(lambda: 0)
 ONE = ctypes.CFUNCTYPE(ctypes.c_int)(lambda: 1)
+LONELY = (  # an OpenMP that gives one thread, whatever it is asked for
+    lambda address, packed, *rest: scores.conductor().call(packed),
+    *(ctypes.cast(f, ctypes.c_void_p).value for f in (ALONE, ONE, ALONE)),
+)
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e6])  # of the bias: a large one drowns p, which is then computed again
@@ -92,9 +98,7 @@ def test_a_team_smaller_than_asked_for_does_all_the_work(scale, set_threads, mon
     y = op(x, w, bias * scale)
     monkeypatch.setattr(linear_rule, "threads_for", lambda numbers, pieces: 3)
     by_three = torch.autograd.grad(y, (x, w), torch.ones_like(y), retain_graph=True)
-    told = (ctypes.cast(f, ctypes.c_void_p).value for f in (ALONE, ONE, ALONE))
-    lonely = (lambda address, packed, *rest: scores.conductor().call(packed), *told)
-    monkeypatch.setattr(threads, "openmp", lambda: lonely)
+    monkeypatch.setattr(threads, "openmp", lambda: LONELY)
     alone = torch.autograd.grad(y, (x, w), torch.ones_like(y))
     assert all(torch.equal(a, b) for a, b in zip(by_three, alone, strict=True))
 
@@ -132,6 +136,27 @@ def test_a_score_is_played_with_other_memory_and_another_range_each_time(ours, s
         norm = torch.zeros(8).index_copy(0, torch.arange(first, last), x[first:last].norm(dim=1))
         assert relative_error(found[0], norm) <= 1e-6
         assert relative_error(found[1], torch.where(norm > 0, 1 / norm, 0.0)) <= 1e-6
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize("lonely", [False, True])
+def test_rounds_see_what_the_one_before_has_done(count, lonely, set_threads, monkeypatch):
+    set_threads(count)
+    if lonely:
+        monkeypatch.setattr(threads, "openmp", lambda: LONELY)
+    x, w = torch.randn(40, 30), torch.randn(30, 30) / 30**0.5
+    first, last, source, target, weight = map(scores.stand_in, range(5))
+    integers = (gemm(4), first, last, 30, source, weight, 30, 0, target, 30, 0)
+    score = scores.Score(scores.Phase(compiled.passes().multiply_rows[4], 0, 30, integers, waits=True))
+    one, other = x.clone(), torch.zeros_like(x)
+    places = [one.data_ptr(), other.data_ptr()] * 3
+    rounds = np.array([(2 * k, 40 - k, *places[k : k + 2]) for k in range(5)], dtype=np.int64)
+    score.play_rounds(count, 0, rounds, 7, 7, 7, 7, w.data_ptr())
+    expected = [x, torch.zeros_like(x)]
+    for k in range(5):
+        expected[(k + 1) % 2][2 * k : 40 - k] = expected[k % 2][2 * k : 40 - k] @ w
+    assert relative_error(other, expected[1]) <= 1e-6
+    assert relative_error(one, expected[0]) <= 1e-6
 
 
 def test_a_pass_refuses_another_number_of_integers():

@@ -71,6 +71,20 @@ def test_equals_steps_on_their_own(kind, product, bias, count, unrolled, set_thr
         assert relative_error(a, b) <= 1e-5
 
 
+@pytest.mark.parametrize("product", ["pr", "no-direction", "pr-w"])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_where_torchs_blas_is_not_found_torch_multiplies(kind, product, bias, unrolled, set_threads, monkeypatch):
+    set_threads(2)
+    layer, x, grads = case(kind, product, bidirectional=True, bias=bias)
+    results, gradients = run(layer, x, grads)
+    monkeypatch.setattr(sequences, "passes_multiply", lambda: False)
+    expected, expected_gradients = run(layer, x, grads)
+    assert unrolled["unroll"] == 6  # and one for the shapes
+    for a, b in zip((*results, *gradients), (*expected, *expected_gradients), strict=True):
+        assert relative_error(a, b) <= 1e-5
+
+
 @pytest.mark.parametrize("product", ["pr", "pr-w"])
 @pytest.mark.parametrize("lengths", [[5, 3, 1], [4, 4, 4], [6, 6, 2, 2, 1], [1], [7, 1]], ids=str)
 @pytest.mark.parametrize("kind", KINDS)

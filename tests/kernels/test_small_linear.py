@@ -8,7 +8,8 @@ from compare import relative_error
 from kernel_cases import assert_equal_to_rounding, both_gradients
 
 import prproduct as pr
-from prproduct.kernels import choice, small_linear
+from prproduct.kernels import blas, choice, small_linear
+from prproduct.kernels.blas import gemm
 
 
 @pytest.fixture
@@ -91,6 +92,47 @@ def test_nothing_at_all(shape, taken):
     assert taken == []
 
 
+@pytest.mark.parametrize("wanted", [(0,), (1,), (0, 1, 2)], ids=str)
+@pytest.mark.parametrize("threads", [1, 2, 3, 5])
+def test_products_shared_out_by_columns(threads, wanted, taken, set_threads):
+    set_threads(threads)
+    assert gemm(4)
+    operands = tensors(130, 701, 90, torch.float32)
+    operands = [t if k in wanted else t.detach() for k, t in enumerate(operands)]
+    y = pr.functional.linear(*operands)
+    got, expected = both_gradients(y, tuple(operands[k] for k in wanted), torch.randn_like(y))
+    assert taken == [True]
+    assert_equal_to_rounding(got, expected, torch.float32)
+
+
+@pytest.mark.parametrize("wanted", [(0,), (1, 2), (0, 1, 2)], ids=str)
+@pytest.mark.parametrize("before", [(), (3, 2)])
+def test_an_output_computed_again(before, wanted, taken):
+    operands = tensors(before=before)
+    operands = [t if k in wanted else t.detach() for k, t in enumerate(operands)]
+    y = pr.functional.linear(*operands, memory="recompute").square()
+    got, expected = both_gradients(y, tuple(operands[k] for k in wanted), torch.randn_like(y))
+    assert taken == [True]
+    assert_equal_to_rounding(got, expected, torch.float64)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("before", [(), (3, 2)])
+def test_torch_multiplies_where_its_blas_is_not_found(before, dtype, taken, monkeypatch):
+    monkeypatch.setattr(small_linear, "gemm", lambda size: 0)
+    operands = tensors(7, 9, 11, dtype, before=before)
+    y = pr.functional.linear(*operands, product="tempered:0.7")
+    got, expected = both_gradients(y, tuple(operands), torch.randn_like(y))
+    assert taken == [True]
+    assert_equal_to_rounding(got, expected, dtype)
+
+
+def test_a_function_that_is_no_matrix_product_is_not_taken_for_one(monkeypatch):
+    monkeypatch.setitem(blas._NAMES, 4, "mkl_get_max_threads")  # which looks at nothing
+    monkeypatch.setitem(blas._NAMES, 8, "no_such_function")
+    assert blas.gemm.__wrapped__(4) == blas.gemm.__wrapped__(8) == 0
+
+
 def test_many_threads_of_many_sizes_do_not_disturb_each_other():
     layers = [pr.nn.Linear(30, channels) for channels in (3, 400, 30, 1000)]
     inputs = [torch.randn(rows, 30) for rows in (500, 3, 100, 20)]
@@ -102,3 +144,32 @@ def test_many_threads_of_many_sizes_do_not_disturb_each_other():
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(gradients, [k % 4 for k in range(400)]))
     assert all(torch.equal(a, b) for k, some in enumerate(found) for a, b in zip(some, alone[k % 4], strict=True))
+
+
+@pytest.mark.parametrize("memory", ["save", "recompute"])
+@pytest.mark.parametrize("scale", [1.0, 1e12])  # of the bias: a large one drowns p, which is then computed again
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("axes", [1, 2, 3])
+def test_a_convolution_of_single_places_with_channels_last_is_one(axes, bias, scale, memory, taken):
+    convolve = getattr(pr.functional, f"conv{axes}d")
+    x = torch.randn(2, *(4, 5, 3)[:axes], 6, dtype=torch.float64).movedim(-1, 1).requires_grad_()
+    w = torch.randn(7, 6, *(1,) * axes, dtype=torch.float64, requires_grad=True)
+    b = [(scale * torch.randn(7, dtype=torch.float64)).requires_grad_()] * bias
+    y = convolve(x, w, *b, memory=memory)
+    stays_last = y.movedim(1, -1).is_contiguous()  # torch has no such layout of one axis, nor all convolutions
+    assert stays_last or axes != 2
+    y = y * 1.0
+    grad = torch.randn(2, *(4, 5, 3)[:axes], 7, dtype=torch.float64).movedim(-1, 1)
+    got, expected = both_gradients(y, (x, w, *b), grad)
+    assert taken == ([True] if stays_last or memory == "recompute" else [])
+    assert_equal_to_rounding(got, expected, torch.float64)
+
+
+@pytest.mark.parametrize("options", [{"stride": 2}, {"padding": 1}, {"groups": 2}], ids=str)
+def test_others_are_convolutions(options, taken):
+    x = torch.randn(2, 6, 4, 5, dtype=torch.float64).contiguous(memory_format=torch.channels_last).requires_grad_()
+    w = torch.randn(8, 6 // options.get("groups", 1), 1, 1, dtype=torch.float64, requires_grad=True)
+    y = pr.functional.conv2d(x, w, **options)
+    got, expected = both_gradients(y, (x, w), torch.randn_like(y))
+    assert taken == []
+    assert_equal_to_rounding(got, expected, torch.float64)

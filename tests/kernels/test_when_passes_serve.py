@@ -4,17 +4,14 @@ import subprocess
 import sys
 import threading
 
-import pytest
 import torch
 from compare import relative_error
-from kernel_cases import PRODUCTS, assert_equal_to_rounding, operands, step
+from kernel_cases import assert_equal_to_rounding, operands, step
 from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import prproduct as pr
 from prproduct.kernels import compiled, memory, rules
-from prproduct.kernels.choice import gradient_rule
-from prproduct.kernels.contractions import Linear
 from prproduct.kernels.programs import program_of
 from prproduct.products import resolve
 
@@ -88,18 +85,6 @@ def test_storages_stay_resizable():
     y.backward(grad := torch.ones_like(y))
     for t in (x, w, y, grad, x.grad, w.grad):
         t.untyped_storage().resize_(0)
-
-
-@pytest.mark.parametrize("product", PRODUCTS)
-def test_the_memory_given_may_be_the_gradients_own(product):
-    x, w = torch.randn(9, 5), torch.randn(7, 5)
-    grad = torch.randn(9, 7)
-    with torch.no_grad():
-        rule = gradient_rule(Linear(), resolve(product), x, w, None, x @ w.T, grad)
-        expected = rule.gradients(grad, True, True)
-        rule = gradient_rule(Linear(), resolve(product), x, w, None, x @ w.T, grad)
-        got = rule.gradients(grad.clone(), True, True, overwrite=True)
-    assert all(torch.equal(a, b) for a, b in zip(got, expected, strict=True))
 
 
 def test_large_memory_is_kept_for_the_next_backward_and_never_shared(monkeypatch):

@@ -490,3 +490,19 @@ def test_second_order_gradients_under_autocast_stay_in_the_dtype_of_forward():
     with torch.autocast("cpu", torch.bfloat16):
         got = torch.autograd.grad(output.square().sum(), x, create_graph=True)[0]
     assert relative_error(got, expected) <= 1e-5
+
+
+@pytest.mark.parametrize(("rows", "sizes"), [(3001, [1, 3000]), (4, [2000] * 6), (10, [2, 2])], ids=str)
+def test_batch_sizes_that_do_not_fit_are_refused(rows, sizes):
+    packed = torch.nn.utils.rnn.PackedSequence(torch.randn(rows, 5), torch.tensor(sizes))
+    with pytest.raises(ValueError, match=r"batch sizes \[.* do not fit: they must not grow"):
+        pr.nn.LSTM(5, 64)(packed)
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+@pytest.mark.parametrize("name", ["weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0"])
+def test_parameters_of_other_shapes_are_refused(kind, name):
+    layer = getattr(pr.nn, kind)(5, 64)
+    setattr(layer, name, torch.nn.Parameter(getattr(layer, name).detach()[:10]))
+    with pytest.raises(ValueError, match=r"the (input|hidden)-hidden (weight|bias) is \(10.*ask for"):
+        layer(torch.randn(7, 40, 5))

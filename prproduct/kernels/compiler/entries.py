@@ -60,7 +60,7 @@ def range_pass(integers: int) -> Callable[[Callable[..., Any]], Pass]:
     return lambda function: Pass(function, integers)
 
 
-_TEAM = 6  # integers
+_TEAM = 10  # integers
 _FIXED = 3  # in a pass's line of the table: its address, whether it waits, how many integers it takes
 _RANGE = 3  # the address of what leaves it out, first and last; behind these, its integers
 
@@ -71,25 +71,34 @@ def conduct(team: Any) -> None:
     The team has integers, and numbers behind them. The table has for each pass its address, whether it has to wait
     until all have done what comes before, and how many integers it takes; the address of a number that leaves it out,
     with all that follow, unless it is 0; its range; and its integers. In these last, stand-ins are replaced by numbers
-    of the team. The team may be smaller than the number of shares.
+    of the team; in every round, `changing` of them from a place on by the next from memory. The team may be smaller
+    than the number of shares.
     """
-    number, count, barrier, shares, passes, table = integers(team)
+    number, count, barrier, shares, passes, table, rounds, place, changing, memory = integers(team)
     me, threads = (ask(number), ask(count)) if number else (0, 1)
-    line, numbers, given = at(table, 0, np.int64(0)), room(_RANGE + MOST_INTEGERS), at(behind(team), -1, np.int64(0))
-    for _ in range(passes):
-        kernel, waits, own = line[0], line[1], line[2]
-        for k in range(_RANGE + own):
-            n = line[_FIXED + k]
-            numbers[k] = n if n < STAND_IN else n % STAND_IN + given[n // STAND_IN]  # stand-ins count from 1
-        line = at(line, _FIXED + _RANGE + own, np.int64(0))
-        unless, first, size = numbers[0], numbers[1], numbers[2] - numbers[1]
-        if waits and threads > 1:
-            ask(barrier)
-        if unless and at(unless, 0, 1.0)[0] != 0.0:
-            return
-        for share in range(shares * me // threads, shares * (me + 1) // threads):
-            start, end = first + size * share // shares, first + size * (share + 1) // shares
-            call(kernel, start, end, share, at(numbers, _RANGE, np.int64(0)))
+    numbers, given = room(_RANGE + MOST_INTEGERS), at(behind(team), 0, np.int64(0))
+    for turn in range(rounds):
+        line, changed = at(table, 0, np.int64(0)), at(memory, turn * changing - place, np.int64(0))
+        for _ in range(passes):
+            kernel, waits, own = line[0], line[1], line[2]
+            for k in range(_RANGE + own):
+                n = line[_FIXED + k]
+                which = n // STAND_IN - 1
+                value = n % STAND_IN
+                if which >= place and which < place + changing:
+                    value += changed[which]
+                elif which >= 0:
+                    value += given[which]
+                numbers[k] = value
+            line = at(line, _FIXED + _RANGE + own, np.int64(0))
+            unless, first, size = numbers[0], numbers[1], numbers[2] - numbers[1]
+            if waits and threads > 1:
+                ask(barrier)
+            if unless and at(unless, 0, 1.0)[0] != 0.0:
+                return
+            for share in range(shares * me // threads, shares * (me + 1) // threads):
+                start, end = first + size * share // shares, first + size * (share + 1) // shares
+                call(kernel, start, end, share, at(numbers, _RANGE, np.int64(0)))
 
 
 class Conductor:

@@ -111,6 +111,51 @@ def call(builder: ir.IRBuilder, address: Any, first: Any, last: Any, share: Any,
     _called(builder, address, ir.VoidType(), integers)
 
 
+@Word
+def multiply(
+    builder: ir.IRBuilder,
+    gemm: Any,
+    rows: Any,
+    columns: Any,
+    inner: Any,
+    a: Pointer,
+    a_step: Any,
+    a_across: Any,
+    b: Pointer,
+    b_step: Any,
+    b_across: Any,
+    c: Pointer,
+    c_step: Any,
+    adds: Any,
+) -> None:
+    """C = A·B, or C += A·B, by BLAS's gemm at an address, with steps from row to row; A and B may be stored across.
+
+    BLAS goes by columns, and so computes Cᵀ = Bᵀ·Aᵀ. It takes all by address: integers of 32 bits, or of 64, are read
+    off the same place.
+    """
+    one, zero = ir.Constant(c.element, 1.0), ir.Constant(c.element, 0.0)
+    counts = [_kept(builder, integer(builder, n)) for n in (columns, rows, inner, b_step, a_step, c_step)]
+    m, n, k, b_leads, a_leads, c_leads = counts
+    how = [_kept(builder, builder.select(_is_true(builder, across), _T, _N)) for across in (b_across, a_across)]
+    before = _kept(builder, builder.select(_is_true(builder, adds), one, zero))
+    matrices = (b.value, b_leads, a.value, a_leads, before, c.value, c_leads)
+    _called(builder, gemm, ir.VoidType(), [*how, m, n, k, _kept(builder, one), *matrices])
+
+
+def _is_true(builder: ir.IRBuilder, number: Any) -> Any:
+    return builder.icmp_signed("!=", integer(builder, number), INT64(0))
+
+
+_N, _T = ir.IntType(8)(ord("N")), ir.IntType(8)(ord("T"))
+
+
+def _kept(builder: ir.IRBuilder, value: Any) -> Any:
+    """Where a value is, until the function returns."""
+    place = builder.alloca(value.type)
+    builder.store(value, place)
+    return place
+
+
 def _called(builder: ir.IRBuilder, address: Any, result: Any, arguments: list[Any]) -> Any:
     function = ir.FunctionType(result, [value.type for value in arguments])
     return builder.call(builder.inttoptr(address, function.as_pointer()), arguments)
