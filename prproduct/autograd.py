@@ -23,12 +23,13 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, is_grad_enabled, is_inference_mode_enabled
-from torch._C import _are_functorch_transforms_active, _is_any_autocast_enabled
+from torch._C import _are_functorch_transforms_active, _has_storage, _is_any_autocast_enabled
 from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 
 from prproduct.kernels.choice import gradients, value_of
 from prproduct.kernels.contractions import Contraction
+from prproduct.kernels.outputs import Remembered, hold_what_is_left
 from prproduct.kernels.rules import ThreeGradients, Wanted
 from prproduct.products import P, Product, resolve
 
@@ -73,12 +74,12 @@ def apply(
         input, weight, bias = (cast_for_autocast(t) for t in (input, weight, bias))
     if inference:
         return value_of(contraction, input, weight, bias, product)
-    keep_output = product.has_native_forward and not transformed and memory == "save"
     if compiling:
+        keep_output = product.has_native_forward and memory == "save"
         return ProductFn.apply(input, weight, bias, contraction, product, keep_output)
     if transformed:
-        return TransformedProductFn.apply(input, weight, bias, contraction, product, keep_output)
-    return _apply_eagerly(input, weight, bias, (contraction, product, keep_output))
+        return TransformedProductFn.apply(input, weight, bias, contraction, product, False)
+    return _apply_eagerly(input, weight, bias, (contraction, product, memory))
 
 
 _REAL = {torch.float32, torch.float64, torch.float16, torch.bfloat16}
@@ -151,32 +152,40 @@ class EagerProductFn(TransformedProductFn):
 
     @staticmethod
     def forward(  # type: ignore[override]
-        ctx: Any, input: Tensor, weight: Tensor, bias: Tensor | None, call: tuple[Contraction, Product, bool]
+        ctx: Any, input: Tensor, weight: Tensor, bias: Tensor | None, call: tuple[Contraction, Product, Memory]
     ) -> Tensor:
-        contraction, product, keep_output = call
-        kept = witness = None
+        contraction, product, memory = call
+        kept = remembered = witness = None
         version = 0
         if product.has_native_forward:
             output = contraction.native(input, weight, bias)
             output = _no_view(output) if output._is_view() else output
+            if type(output) is Tensor:
+                # `.data` shares the memory but not the version counter, so autograd does not object when the user
+                # writes into the output (relu_, +=). The witness shares the counter but not the memory: it tells that
+                # it happened.
+                if memory == "save":
+                    kept = output.data
+                elif _has_storage(output):
+                    remembered = Remembered(output)
+                witness = output.detach()
+                witness.data = _NOTHING if output.is_cpu else output.new_empty(0)
+                version = witness._version
         else:
             output = value_of(contraction, input, weight, bias, product)
-        if keep_output and type(output) is Tensor:
-            # `.data` shares the memory but not the version counter, so autograd does not object when the user writes
-            # into the output (relu_, +=). The witness shares the counter but not the memory: it tells that it happened.
-            kept = output.data
-            witness = output.detach()
-            witness.data = _NOTHING if output.is_cpu else output.new_empty(0)
-            version = witness._version
         ctx.save_for_backward(input, weight, bias, kept)
-        ctx.call = (contraction, product, witness, version)
+        ctx.call = (contraction, product, remembered, witness, version)
         return output
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         input, weight, bias, output = ctx.saved_tensors
-        contraction, product, witness, version = ctx.call
+        contraction, product, remembered, witness, version = ctx.call
         written_into = witness is not None and witness._version != version
+        if remembered is not None:
+            hold_what_is_left()
+            output = remembered.find()  # in any case: it is held no longer
+            output = None if type(grad) is not Tensor or is_compiling() else output
         if written_into or is_grad_enabled():  # create_graph=True: p has to hang on input and weight
             output = None
         wanted = ctx.needs_input_grad[:3]

@@ -4,7 +4,7 @@ Each takes torch's own arguments plus `product=`, a name or an object from `prod
 `tempered` and `no-*` is torch's, bit for bit, for every dtype, device and option; `r` has its own.
 
 Backward reads p off the output, which is kept for it: no new memory where the next layer keeps it too, as BatchNorm and
-GELU do. With `memory="recompute"` the output is not kept, and backward computes p again.
+GELU do. With `memory="recompute"` the output is not kept: backward takes what others kept of it, or computes p again.
 """
 
 from __future__ import annotations

@@ -31,8 +31,8 @@ def convert(
     Parameters, buffers, hooks, flags, names and state_dict stay the very same, so an optimizer built before goes on
     working. `filter_fn(layer, name)` chooses among the layers that can be converted; call again for other layers and
     other products. Converting a converted layer changes its product and nothing else. `report` shows what was done.
-    With `memory="recompute"` layers do not keep their output for backward, and compute it again: transformers then save
-    no more than natively, for a tenth more time.
+    With `memory="recompute"` layers do not keep their output for backward; where nobody else does, they compute it
+    again: residual nets and transformers then save no more than natively, for up to a fifth more time.
 
     >>> import torch, prproduct as pr
     >>> model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 2))
