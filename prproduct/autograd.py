@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, is_grad_enabled, is_inference_mode_enabled
@@ -29,8 +29,9 @@ from torch.compiler import is_compiling
 
 from prproduct.kernels.choice import gradients, value_of
 from prproduct.kernels.contractions import Contraction
-from prproduct.kernels.outputs import Remembered, hold_what_is_left
+from prproduct.kernels.outputs import Habit, Remembered, hold_what_is_left, not_held
 from prproduct.kernels.rules import ThreeGradients, Wanted
+from prproduct.kernels.sums import NOTHING, Found
 from prproduct.products import P, Product, resolve
 
 _NO_JVP = "prproduct changes gradients, and has no forward-mode AD (jvp, jacfwd): use backward, vjp or jacrev"
@@ -39,7 +40,8 @@ _NO_COMPILED_TRANSFORMS = (
 )
 
 
-Memory = Literal["save", "recompute"]
+Memory = Literal["auto", "save", "recompute"]  # of a layer
+Keeping = Literal["save", "recompute"] | Habit  # of an operation: a layer whose memory is "auto" has a habit
 _NOTHING = torch.empty(0, device="cpu")
 
 
@@ -49,13 +51,13 @@ def apply(
     weight: Tensor,
     bias: Tensor | None,
     product: str | Product,
-    memory: Memory = "save",
+    memory: Keeping = "save",
 ) -> Tensor:
     """The contraction of input and weight under a product, plus the bias; the native op where no gradient is asked."""
     if not isinstance(product, Product):
         product = resolve(product)
-    if memory != "save":
-        check_memory(memory)
+    if memory != "save" and not isinstance(memory, Habit):
+        check_memory(memory, ("save", "recompute"))
     if type(product) is P:
         return contraction.native(input, weight, bias)
     if not (input.dtype in _REAL and weight.dtype in _REAL) or input.is_nested:
@@ -75,7 +77,7 @@ def apply(
     if inference:
         return value_of(contraction, input, weight, bias, product)
     if compiling:
-        keep_output = product.has_native_forward and memory == "save"
+        keep_output = product.has_native_forward and memory != "recompute"
         return ProductFn.apply(input, weight, bias, contraction, product, keep_output)
     if transformed:
         return TransformedProductFn.apply(input, weight, bias, contraction, product, False)
@@ -93,10 +95,11 @@ def _refuse_types(input: Tensor, weight: Tensor, product: Product) -> None:
         raise TypeError(f"product {product} takes no nested tensors: apply the layer to their .values()")
 
 
-def check_memory(memory: Memory) -> Memory:
+def check_memory(memory: Memory, known: tuple[Memory, ...] = get_args(Memory)) -> Memory:
     """The same, or a refusal."""
-    if memory not in ("save", "recompute"):
-        raise ValueError(f"memory={memory!r}: use 'save' or 'recompute'")
+    if memory not in known:
+        *others, last = map(repr, known)
+        raise ValueError(f"memory={memory!r}: use {', '.join(others)} or {last}")
     return memory
 
 
@@ -152,10 +155,10 @@ class EagerProductFn(TransformedProductFn):
 
     @staticmethod
     def forward(  # type: ignore[override]
-        ctx: Any, input: Tensor, weight: Tensor, bias: Tensor | None, call: tuple[Contraction, Product, Memory]
+        ctx: Any, input: Tensor, weight: Tensor, bias: Tensor | None, call: tuple[Contraction, Product, Keeping]
     ) -> Tensor:
         contraction, product, memory = call
-        kept = remembered = witness = None
+        kept = witness = None
         version = 0
         if product.has_native_forward:
             output = contraction.native(input, weight, bias)
@@ -164,32 +167,52 @@ class EagerProductFn(TransformedProductFn):
                 # `.data` shares the memory but not the version counter, so autograd does not object when the user
                 # writes into the output (relu_, +=). The witness shares the counter but not the memory: it tells that
                 # it happened.
-                if memory == "save":
-                    kept = output.data
-                elif _has_storage(output):
-                    remembered = Remembered(output)
                 witness = output.detach()
                 witness.data = _NOTHING if output.is_cpu else output.new_empty(0)
                 version = witness._version
+                habit = memory if isinstance(memory, Habit) else None
+                if memory == "save" or (habit is not None and habit.keeps(output, contraction.is_convolution)):
+                    kept = output.data
+                elif _has_storage(output):
+                    ctx.remembered = Remembered(output, witness)
         else:
             output = value_of(contraction, input, weight, bias, product)
         ctx.save_for_backward(input, weight, bias, kept)
-        ctx.call = (contraction, product, remembered, witness, version)
+        ctx.call = (contraction, product, memory, witness, version)
         return output
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         input, weight, bias, output = ctx.saved_tensors
-        contraction, product, remembered, witness, version = ctx.call
-        written_into = witness is not None and witness._version != version
-        if remembered is not None:
-            hold_what_is_left()
-            output = remembered.find()  # in any case: it is held no longer
-            output = None if type(grad) is not Tensor or is_compiling() else output
-        if written_into or is_grad_enabled():  # create_graph=True: p has to hang on input and weight
-            output = None
-        wanted = ctx.needs_input_grad[:3]
-        return *_backward(contraction, product, input, weight, bias, output, grad, wanted), None
+        contraction, product, _, witness, version = ctx.call
+        addend, wanted = None, ctx.needs_input_grad[:3]
+        if not_held:  # by the layers before this one, which will need them soon
+            hold_what_is_left(ctx)
+        if output is None:
+            output, addend = _find_again(ctx, input, weight, bias, grad)
+        elif is_grad_enabled() or witness._version != version:
+            output = None  # create_graph=True: p has to hang on input and weight; or somebody wrote into the output
+        return *_backward(contraction, product, input, weight, bias, output, grad, wanted, addend), None
+
+
+def _find_again(ctx: Any, input: Tensor, weight: Tensor, bias: Tensor | None, grad: Tensor) -> Found:
+    """The output of a layer that has not kept it; computed again, with the very same result, if nobody else has."""
+    remembered = getattr(ctx, "remembered", None)
+    if remembered is None:
+        return NOTHING
+    found: Found = remembered.find()  # in any case: it is held no longer
+    if type(grad) is not Tensor or is_compiling() or is_grad_enabled():  # create_graph=True: as above
+        return NOTHING
+    if found.output is None:
+        contraction, _, memory, witness, version = ctx.call
+        with without_autocast(grad):
+            output = contraction.native(input, weight, bias)
+        found, partner, remembered.partner = Found(output), remembered.partner, None
+        if partner is not None:
+            partner.tell(output)
+        elif type(memory) is Habit and witness._version == version:  # what is written into is not worth keeping
+            memory.learned = True
+    return found
 
 
 # `Function.apply` itself looks through all arguments for what torch.func may have left behind.
@@ -210,11 +233,12 @@ def _backward(
     output: Tensor | None,
     grad: Tensor,
     wanted: Wanted,
+    addend: Tensor | None = None,
 ) -> ThreeGradients:
     if _is_any_autocast_enabled():
         with without_autocast(grad):
-            return gradients(contraction, product, input, weight, bias, output, grad, wanted)
-    return gradients(contraction, product, input, weight, bias, output, grad, wanted)
+            return gradients(contraction, product, input, weight, bias, output, grad, wanted, addend)
+    return gradients(contraction, product, input, weight, bias, output, grad, wanted, addend)
 
 
 def without_autocast(grad: Tensor) -> AbstractContextManager[Any]:

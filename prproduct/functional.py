@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from prproduct.autograd import Memory, apply
+from prproduct.autograd import Keeping, apply
 from prproduct.kernels.contractions import NATIVE_CONVOLUTIONS, Convolution, Linear
 from prproduct.products import Product
 
@@ -30,7 +30,7 @@ def linear(
     bias: Tensor | None = None,
     *,
     product: str | Product = "pr",
-    memory: Memory = "save",
+    memory: Keeping = "save",
 ) -> Tensor:
     """`torch.nn.functional.linear` under a product (the paper's PR-FC, Equation 12).
 
@@ -62,7 +62,7 @@ def conv1d(
     groups: int = 1,
     *,
     product: str | Product = "pr",
-    memory: Memory = "save",
+    memory: Keeping = "save",
 ) -> Tensor:
     """`torch.nn.functional.conv1d` under a product: every window with every kernel of its group.
 
@@ -83,7 +83,7 @@ def conv2d(
     groups: int = 1,
     *,
     product: str | Product = "pr",
-    memory: Memory = "save",
+    memory: Keeping = "save",
 ) -> Tensor:
     """`torch.nn.functional.conv2d` under a product (the paper's PR-CNN, Equation 13).
 
@@ -106,7 +106,7 @@ def conv3d(
     groups: int = 1,
     *,
     product: str | Product = "pr",
-    memory: Memory = "save",
+    memory: Keeping = "save",
 ) -> Tensor:
     """`torch.nn.functional.conv3d` under a product.
 
@@ -128,7 +128,7 @@ def conv_transpose1d(
     dilation: int | Sequence[int] = 1,
     *,
     product: str | Product = "pr",
-    memory: Memory = "save",
+    memory: Keeping = "save",
 ) -> Tensor:
     """`torch.nn.functional.conv_transpose1d` under a product: a convolution over the zero-stuffed input.
 
@@ -152,7 +152,7 @@ def conv_transpose2d(
     dilation: int | Sequence[int] = 1,
     *,
     product: str | Product = "pr",
-    memory: Memory = "save",
+    memory: Keeping = "save",
 ) -> Tensor:
     """`torch.nn.functional.conv_transpose2d` under a product: a convolution over the zero-stuffed input.
 
@@ -176,7 +176,7 @@ def conv_transpose3d(
     dilation: int | Sequence[int] = 1,
     *,
     product: str | Product = "pr",
-    memory: Memory = "save",
+    memory: Keeping = "save",
 ) -> Tensor:
     """`torch.nn.functional.conv_transpose3d` under a product: a convolution over the zero-stuffed input.
 
@@ -199,7 +199,7 @@ def _convolve(
     dilation: int | Sequence[int],
     groups: int,
     product: str | Product,
-    memory: Memory,
+    memory: Keeping,
 ) -> Tensor:
     native = NATIVE_CONVOLUTIONS[dims, False]
     steps, gaps = _per_axis(stride, dims), _per_axis(dilation, dims)
@@ -232,7 +232,7 @@ def _convolve_transposed(
     groups: int,
     dilation: int | Sequence[int],
     product: str | Product,
-    memory: Memory,
+    memory: Keeping,
 ) -> Tensor:
     geometry = (stride, padding, output_padding, dilation)
     steps, margins, extra, gaps = (_per_axis(setting, dims) for setting in geometry)

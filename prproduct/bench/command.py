@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated, cast, get_args
 
 import torch
 from rich.console import Console
@@ -34,7 +34,7 @@ def bench(
     product: Annotated[str, Option(help="The product under which ours runs.")] = "pr",
     dtype: Annotated[str, Option(help=f"One of {', '.join(DTYPES)}.")] = "float32",
     threads: Annotated[int | None, Option(help="Torch's threads; as many as torch takes, if not given.")] = None,
-    memory: Annotated[str, Option(help="save, or recompute: whether ours keeps outputs for backward.")] = "save",
+    memory: Annotated[str, Option(help="auto, save or recompute: whether ours keeps outputs for backward.")] = "auto",
     compile: Annotated[bool, Option("--compile", help="torch.compile on both sides.")] = False,
     repeats: Annotated[int, Option(help="Turns at least; short steps get more.")] = Budget.turns,
     reference: Annotated[bool, Option(help="Measure the literal formula too, which is slow.")] = True,
@@ -65,8 +65,8 @@ def bench(
 
 
 def _settings(product: str, dtype: str, threads: int | None, compile: bool, sweep: str | None, memory: str) -> Settings:
-    if memory not in ("save", "recompute"):
-        raise InputError(f"--memory {memory}: unknown; there are save and recompute")
+    if memory not in get_args(Memory):
+        raise InputError(f"--memory {memory}: unknown; there are {', '.join(get_args(Memory))}")
     try:
         resolve(product)
     except (ValueError, TypeError) as error:

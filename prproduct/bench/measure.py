@@ -29,7 +29,7 @@ class Contenders:
     batch: Tensor
 
     @classmethod
-    def of(cls, case: Case, product: str, dtype: torch.dtype, memory: Memory = "save") -> Contenders:
+    def of(cls, case: Case, product: str, dtype: torch.dtype, memory: Memory = "auto") -> Contenders:
         """Those of a case; the seed makes them the same in every run."""
         torch.manual_seed(0)
         native = case.build().to(dtype)

@@ -63,11 +63,11 @@ class Settings:
     threads: int = 1
     compile: bool = False
     sweep: str | None = None
-    memory: Memory = "save"
+    memory: Memory = "auto"
 
     def __str__(self) -> str:
         mode = "torch.compile on both sides" if self.compile else "eager"
-        kept = "" if self.memory == "save" else f', memory="{self.memory}"'
+        kept = "" if self.memory == "auto" else f', memory="{self.memory}"'
         threads = f"{self.threads} thread{'s'[: self.threads > 1]}"
         return f"{self.product} beside native, {self.dtype}, {threads}, {mode}{kept}"
 

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from prproduct.conversion.convert import convert, require_module, revert
+from prproduct.conversion.convert import OWN, convert, require_module, revert
 from prproduct.conversion.report import own_parameters, report, table
 from prproduct.nn.layer import ProductLayer
 
@@ -270,14 +270,15 @@ Classes = list[tuple[nn.Module, type[nn.Module], dict[str, Any]]]
 
 
 def _classes(module: nn.Module) -> Classes:
-    return [(m, type(m), {key: vars(m)[key] for key in vars(m).keys() & {"product"}}) for m in module.modules()]
+    return [(m, type(m), {key: vars(m)[key] for key in vars(m).keys() & set(OWN)}) for m in module.modules()]
 
 
 def _set_classes(classes: Classes) -> None:
-    for m, cls, product in classes:
+    for m, cls, own in classes:
         m.__class__ = cls
-        vars(m).pop("product", None)
-        vars(m).update(product)
+        for name in OWN:
+            vars(m).pop(name, None)
+        vars(m).update(own)
 
 
 @contextmanager

@@ -20,19 +20,19 @@ Filter = Callable[[nn.Module, str], bool]
 Verdicts = dict[str, tuple[nn.Module, Layer | str]]
 
 
-_OWN = ("product", "product_memory")  # what a converted layer has of its own
+OWN = ("product", "product_memory", "product_habit")  # what a converted layer has of its own
 
 
 def convert(
-    module: Model, product: str | Product = "pr", *, filter_fn: Filter | None = None, memory: Memory = "save"
+    module: Model, product: str | Product = "pr", *, filter_fn: Filter | None = None, memory: Memory = "auto"
 ) -> Model:
     """Put the layers of a model, or one layer, under a product: in place, and returned.
 
     Parameters, buffers, hooks, flags, names and state_dict stay the very same, so an optimizer built before goes on
     working. `filter_fn(layer, name)` chooses among the layers that can be converted; call again for other layers and
     other products. Converting a converted layer changes its product and nothing else. `report` shows what was done.
-    With `memory="recompute"` layers do not keep their output for backward; where nobody else does, they compute it
-    again: residual nets and transformers then save no more than natively, for up to a fifth more time.
+    Backward needs each layer's output: with `memory="auto"` a layer keeps it where it finds out that nobody else does,
+    with "save" always, and with "recompute" never, but computes it again.
 
     >>> import torch, prproduct as pr
     >>> model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 2))
@@ -59,7 +59,8 @@ def convert(
             layer.__class__ = target
             vars(layer)["product"] = product
             vars(layer).pop("product_memory", None)
-            if memory != "save":
+            vars(layer).pop("product_habit", None)
+            if memory != "auto":
                 vars(layer)["product_memory"] = memory
         for encoder in encoders:
             encoder.__class__ = unfused_class(type(encoder)) or type(encoder)
@@ -80,7 +81,7 @@ def revert(module: Model) -> Model:
     with _all_or_nothing(module):
         for layer, native in natives:
             layer.__class__ = native
-            for name in _OWN:
+            for name in OWN:
                 vars(layer).pop(name, None)
     return module
 
@@ -123,13 +124,13 @@ def require_module(module: object, function: str) -> None:
 @contextmanager
 def _all_or_nothing(module: nn.Module) -> Iterator[None]:
     """If a step fails, all modules get back the class and the product that they had."""
-    before = [(m, type(m), {key: vars(m)[key] for key in vars(m).keys() & set(_OWN)}) for m in module.modules()]
+    before = [(m, type(m), {key: vars(m)[key] for key in vars(m).keys() & set(OWN)}) for m in module.modules()]
     try:
         yield
     except BaseException:
         for m, cls, own in before:
             m.__class__ = cls
-            for name in _OWN:
+            for name in OWN:
                 vars(m).pop(name, None)
             vars(m).update(own)
         raise

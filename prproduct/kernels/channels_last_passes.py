@@ -16,10 +16,11 @@ from prproduct.kernels.compiler.words import at, fill_eight, integers, one_of, p
 from prproduct.kernels.convolution_passes import HALF, add_squares, extent, norms, sum_over_windows
 from prproduct.kernels.program_passes import prepare, run_program
 from prproduct.kernels.programs import COS, INVERSE_SIN
-from prproduct.kernels.strips import angles, copy, turn
+from prproduct.kernels.strips import angles, copy, take_off, turn
 from prproduct.kernels.tables import (
     BLOCK,
     DIRECTION,
+    EXCESSES,
     FIELDS,
     FLOOR,
     HAS_SUMS,
@@ -28,6 +29,7 @@ from prproduct.kernels.tables import (
     LENGTH,
     LIMITS,
     OFFSET,
+    PRODUCTS,
     REGISTERS,
     ROUNDED,
     SAME,
@@ -146,6 +148,8 @@ def _split_strip(
     registers: Any,
     one: Any,
     output: Any,
+    addend: int,
+    first: int,
     gradient: Any,
     tile: Any,
     span: int,
@@ -155,18 +159,26 @@ def _split_strip(
     of_x: Any,
     for_weight: Any,
     for_input: Any,
-) -> None:
-    """`strips.split_strip`, where along a strip both vectors change."""
+) -> Any:
+    """`strips.split_strip`, where along a strip both vectors change; the sum of what p was rounded in.
+
+    Unless its address is 0, the addend was added to the output: the strip's begins with its `first`.
+    """
     plan = at(program, 0, np.int64(0))
     weight_half, input_half = at(plan, WEIGHT_HALF, np.int64(0)), at(plan, INPUT_HALF, np.int64(0))
     offset, rounded = at(tile, OFFSET * span, one), at(tile, ROUNDED * span, one)
     inverse, lengths = at(tile, WEIGHT_INVERSE * span, one), at(tile, WEIGHT_LENGTH * span, one)
     w_length, x_length = at(registers, weight_half[LENGTH] * STRIP, one), at(registers, input_half[LENGTH] * STRIP, one)
-    floor = at(plan[LIMITS], FLOOR, one)[0]
+    floor, added, p = at(plan[LIMITS], FLOOR, one)[0], one - one, at(output, 0, one)
+    if addend:
+        products = at(registers, (plan[REGISTERS] + PRODUCTS) * STRIP, one)
+        excesses = at(registers, (plan[REGISTERS] + EXCESSES) * STRIP, one)
+        added = take_off(count, p, at(addend, first, one), rounded, inverse, one, products, excesses)
+        p, rounded = products, excesses
     if plan[IS_PR]:
         _split_at_once(
             count,
-            output,
+            p,
             gradient,
             offset,
             rounded,
@@ -181,11 +193,11 @@ def _split_strip(
             of_x,
             for_weight,
         )
-        return
+        return added
     cos, inverse_sin = at(registers, COS * STRIP, one), at(registers, INVERSE_SIN * STRIP, one)
     w_direction = at(registers, weight_half[DIRECTION] * STRIP, one)
     x_direction = at(registers, input_half[DIRECTION] * STRIP, one)
-    angles(count, output, offset, inverse, input_inverse, rounded, floor, one, cos, inverse_sin)
+    angles(count, p, offset, inverse, input_inverse, rounded, floor, one, cos, inverse_sin)
     run_program(count, program, registers, at(tile, WEIGHT_VALUE * span, one), input_norm, one)
     if weight_half[HAS_SUMS]:
         _radial(count, gradient, w_length, w_direction, cos, input_norm, lengths, sums, of_x)
@@ -197,16 +209,17 @@ def _split_strip(
             _radial(count, gradient, x_length, x_direction, cos, input_norm, lengths, unread, of_x)
         if input_half[WRITES]:
             turn(count, gradient, x_direction, for_input)
+    return added
 
 
-@range_pass(18)
+@range_pass(20)
 def split_last(first: int, last: int, share: int, given: Any) -> None:
     """`convolution_passes.split_planes` for images with channels last."""
     one = one_of(given)
     transposed, groups, in_channels, channels, geometry, x, output, gradient, for_weight, for_input = integers(given)[
         :10
     ]
-    table, by_weight, total_norm, coefficients, work, memory, tiles, program = integers(given)[10:]
+    table, by_weight, total_norm, coefficients, work, memory, tiles, program, addend, added = integers(given)[10:]
     plan, half = at(program, 0, np.int64(0)), at(geometry, 0, np.int64(0))[HALF]
     places, windows = extent(geometry, transposed)
     vectors, all_windows = groups * channels, windows * groups
@@ -223,7 +236,7 @@ def split_last(first: int, last: int, share: int, given: Any) -> None:
         partial[k] = one - one
     registers = prepare(work, share, program, one)
     spread = at(registers, plan[REGISTERS] * STRIP, one)
-    blocks, all_norms = 0, 0.0
+    blocks, all_norms, all_added = 0, 0.0, 0.0
     for n in range(first, last):
         image = at(x, n * places * groups * in_channels, one)
         if in_channels == 1:
@@ -249,12 +262,14 @@ def split_last(first: int, last: int, share: int, given: Any) -> None:
                 else:
                     x_norm, x_inverse, of_x = spread, at(spread, STRIP, one), at(spread, 2 * STRIP, one)
                     _spread(here, count, channels, norm, reciprocal, one, spread)
-                _split_strip(
+                all_added += _split_strip(
                     count,
                     program,
                     registers,
                     one,
                     at(output, pair, one),
+                    addend,
+                    pair,
                     at(gradient, pair, one),
                     at(tile, of_tile, one),
                     span,
@@ -278,6 +293,8 @@ def split_last(first: int, last: int, share: int, given: Any) -> None:
         target = at(coefficients, n * places * groups, one)
         copy(places * groups, result, target)
     at(total_norm, share, 1.0)[0] = all_norms
+    if addend:
+        at(added, share, 1.0)[0] = all_added
 
 
 @range_pass(7)

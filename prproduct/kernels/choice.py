@@ -68,12 +68,13 @@ def _rule(
     bias: Tensor | None,
     output: Tensor | None,
     grad: Tensor,
+    addend: Tensor | None = None,
 ) -> Rule:
     if program is None:
-        return PlainRule.at(contraction, product, input, weight, bias, output, grad)
-    return _compiled_rule(
-        contraction, program, input, weight, bias, output if product.has_native_forward else None, grad
-    )
+        return PlainRule.at(contraction, product, input, weight, bias, output, grad, addend)
+    if not product.has_native_forward:
+        output = addend = None
+    return _compiled_rule(contraction, program, input, weight, bias, output, grad, addend)
 
 
 def _compiled_rule(
@@ -84,16 +85,18 @@ def _compiled_rule(
     bias: Tensor | None,
     output: Tensor | None,
     grad: Tensor,
+    addend: Tensor | None = None,
 ) -> LinearRule | ConvolutionRule | DepthwiseRule:
     shape = contraction.output_shape(input.shape, weight.shape)
-    if any(t is not None and t.shape != shape for t in (grad, output)):
+    if any(t is not None and t.shape != shape for t in (grad, output, addend)):
         raise RuntimeError(OTHER_SHAPES)
     if isinstance(contraction, Linear):
-        return LinearRule(contraction, program, input, weight, bias, output)
+        return LinearRule(contraction, program, input, weight, bias, output, addend)
     assert isinstance(contraction, Convolution)
     if is_depthwise(contraction, input, weight, grad if output is None else output):
-        return DepthwiseRule(contraction, program, input, weight, bias, output, grad)
-    return ConvolutionRule(contraction, program, input, weight, bias, output, grad)
+        known = output if addend is None else None  # computed again: that costs little, and is rare
+        return DepthwiseRule(contraction, program, input, weight, bias, known, grad)
+    return ConvolutionRule(contraction, program, input, weight, bias, output, addend, grad)
 
 
 def gradients(
@@ -105,25 +108,27 @@ def gradients(
     output: Tensor | None,
     grad: Tensor,
     wanted: Wanted,
+    addend: Tensor | None = None,
 ) -> ThreeGradients:
-    """Those of input, weight and bias that are wanted."""
+    """Those of input, weight and bias that are wanted. If there is an addend, it was added to the output."""
     wants_input, wants_weight, wants_bias = wanted
     dx = dw = None
     if wants_input or wants_weight:
-        served = (bias is None or bias.dim() <= 1) and serves(grad, input, weight, bias, output)
+        served = (bias is None or bias.dim() <= 1) and serves(grad, input, weight, bias, output, addend)
         program, offset = program_of(product) if served else None, bias
         if program is not None and type(contraction) is Convolution and contraction.is_pointwise(weight):  # noqa: SIM102
-            if all(t is None or t.movedim(1, -1).is_contiguous() for t in (grad, input, output)):
-                return _of_places(product, input, weight, bias, output, grad, wanted)
+            if all(t is None or t.movedim(1, -1).is_contiguous() for t in (grad, input, output, addend)):
+                return _of_places(product, input, weight, bias, output, grad, wanted, addend)
         if program is not None and type(contraction) is Linear and product.has_native_forward:
             if output is None:
                 output, offset = contraction.native(input, weight, None), None
             of_bias = wants_bias and offset is not None
-            found = small_backward(program, input, weight, offset, output, grad, (wants_input, wants_weight, of_bias))
+            asked = (wants_input, wants_weight, of_bias)
+            found = small_backward(program, input, weight, offset, output, addend, grad, asked)
             if found is not None:
                 dx, dw, db = found
                 return dx, dw, _bias_gradient(contraction, grad, bias, wants_bias) if db is None else db
-        rule = _rule(program, contraction, product, input, weight, offset, output, grad)
+        rule = _rule(program, contraction, product, input, weight, offset, output, grad, addend)
         dx, dw = rule.gradients(grad, wants_input, wants_weight)
     return dx, dw, _bias_gradient(contraction, grad, bias, wants_bias)
 
@@ -136,10 +141,12 @@ def _of_places(
     output: Tensor | None,
     grad: Tensor,
     wanted: Wanted,
+    addend: Tensor | None,
 ) -> ThreeGradients:
     """The gradients of a convolution of single places with channels last: they are a linear layer's rows."""
-    x, y, g = input.movedim(1, -1), None if output is None else output.movedim(1, -1), grad.movedim(1, -1)
-    dx, dw, db = gradients(_LINEAR, product, x, weight.flatten(1), bias, y, g, wanted)
+    y, r = (None if t is None else t.movedim(1, -1) for t in (output, addend))
+    x, g = input.movedim(1, -1), grad.movedim(1, -1)
+    dx, dw, db = gradients(_LINEAR, product, x, weight.flatten(1), bias, y, g, wanted, r)
     return None if dx is None else dx.movedim(-1, 1), None if dw is None else dw.view(weight.shape), db
 
 

@@ -141,24 +141,25 @@ def extent(geometry: int, transposed: int) -> Any:
     return (counts, sizes) if transposed else (sizes, counts)
 
 
-@range_pass(17)
+@range_pass(19)
 def split_planes(first: int, last: int, share: int, given: Any) -> None:
     """`splitting.split` for planes, and the sums over windows before and behind it, for images and groups.
 
     Sums for weight vectors, in float64, and memory for work are those of the share. The coefficients are those of the
-    correction along x, a number for every image, group and place.
+    correction along x, a number for every image, group and place. Of what was added to the output, unless there is no
+    address, the sum is left in `added`.
     """
     one = one_of(given)
     transposed, groups, in_channels, channels, geometry, x, output, gradient, for_weight, for_input = integers(given)[
         :10
     ]
-    table, by_weight, total_norm, coefficients, work, memory, program = integers(given)[10:]
+    table, by_weight, total_norm, coefficients, work, memory, program, addend, added = integers(given)[10:]
     half, vectors = at(geometry, 0, np.int64(0))[HALF], groups * channels
     places, windows = extent(geometry, transposed)
     source = at(memory, share * (2 * half + 3 * windows), one)
     norm = at(source, 2 * half, one)
     reciprocal, by_input = at(norm, windows, one), at(norm, 2 * windows, one)
-    totals, all_norms = at(by_weight, share * vectors, 1.0), 0.0
+    totals, all_norms, all_added = at(by_weight, share * vectors, 1.0), 0.0, 0.0
     registers = prepare(work, share, program, one)
     for unit in range(first, last):
         for k in range(places):
@@ -172,13 +173,15 @@ def split_planes(first: int, last: int, share: int, given: Any) -> None:
         for j in range(channels):
             vector = unit % groups * channels + j
             here = (unit * channels + j) * windows
-            totals[vector] += split_plane(
+            of_weight, of_sums = split_plane(
                 windows,
                 vectors,
                 program,
                 registers,
                 one,
                 at(output, here, one),
+                addend,
+                here,
                 at(gradient, here, one),
                 at(table, vector, one),
                 norm,
@@ -187,10 +190,14 @@ def split_planes(first: int, last: int, share: int, given: Any) -> None:
                 at(for_weight, here, one),
                 at(for_input, here, one),
             )
+            totals[vector] += of_weight
+            all_added += of_sums
         turn(windows, by_input, reciprocal, source)
         result, target = sum_over_windows(transposed, 1, geometry, source, one), at(coefficients, unit * places, one)
         copy(places, result, target)
     at(total_norm, share, 1.0)[0] = all_norms
+    if addend:
+        at(added, share, 1.0)[0] = all_added
 
 
 @range_pass(7)

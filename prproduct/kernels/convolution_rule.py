@@ -26,7 +26,7 @@ _AXES = 3
 _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 # What a score is played with: memory by its address.
-MEMORY, X, W, BIAS, P, GRAD, FOR_WEIGHT, FOR_INPUT, DX, DW = map(stand_in, range(10))
+MEMORY, X, W, BIAS, P, GRAD, FOR_WEIGHT, FOR_INPUT, DX, DW, ADDEND = map(stand_in, range(11))
 
 
 class Passes(WrittenPasses):
@@ -71,14 +71,22 @@ class Passes(WrittenPasses):
         """Whether the bias has drowned p: behind the split, which finds the windows' norms."""
         return [self.find_drowned(self.data_vectors)]
 
-    def split(self) -> list[Phase]:
+    def check_total(self) -> list[Phase]:
+        """The same of the bias and of what else was added."""
+        return [self.find_drowned(self.data_vectors, self.added)]
+
+    def split(self, addend: int = 0) -> list[Phase]:
         """`splitting.split`, and the coefficients of the correction along the input."""
         what = (self.contraction.transposed, self.groups, self.in_channels, self.vectors.channels)
         where = (X, P, GRAD, FOR_WEIGHT, FOR_INPUT, self.table, self.by_weight, self.total_norm, self.coefficients)
         memory = (self.registers, self.work) if self.planes else (self.registers, self.work, self.tiles)
         split = convolution_passes().split_planes if self.planes else channels_last_passes().split_last
-        integers = (*what, self.geometry.ctypes.data, *where, *memory, self.plan)
+        integers = (*what, self.geometry.ctypes.data, *where, *memory, self.plan, addend, self.added)
         return [Phase(split[self.size], 0, self.units, integers, waits=True)]
+
+    def split_total(self) -> list[Phase]:
+        """The same of an output to which something was added."""
+        return self.split(ADDEND)
 
     def along_weight(self) -> list[Phase]:
         """What is to be added to dW."""
@@ -104,6 +112,7 @@ class ConvolutionRule:
         weight: Tensor,
         bias: Tensor | None,
         output: Tensor | None,
+        addend: Tensor | None,
         grad: Tensor,
     ) -> None:
         self.contraction, self.program, self.input, self.weight = contraction, program, input, weight
@@ -118,16 +127,20 @@ class ConvolutionRule:
         self.loans = Loans()
         self.memory = self.loans.borrow(self.x, self.passes.needed).data_ptr()
         self.bias = None if bias is None or output is None else bias.contiguous()
+        self.addend = None if addend is None else addend.contiguous(memory_format=self.format)
         self._read_off(contraction.native(input, weight, None) if output is None else output)
 
     def _read_off(self, output: Tensor) -> None:
         self.p = output.contiguous(memory_format=self.format)
 
     def _split(self, grad: Tensor, for_weight: Tensor, for_input: Tensor) -> None:
-        """Again without a bias that turns out to have drowned p, which is rare."""
+        """Again without what was added to p, if that turns out to have drowned it, which is rare."""
         pairs = (grad.data_ptr(), for_weight.data_ptr(), for_input.data_ptr())
-        if self.bias is not None:
-            self._play((Passes.measure_with_biases, Passes.split, Passes.check), self.bias.data_ptr(), *pairs)
+        if self.bias is not None or self.addend is not None:
+            measure = Passes.measure if self.bias is None else Passes.measure_with_biases
+            split = (Passes.split, Passes.check) if self.addend is None else (Passes.split_total, Passes.check_total)
+            bias, addend = (0 if t is None else t.data_ptr() for t in (self.bias, self.addend))
+            self._play((measure, *split), bias, *pairs, 0, 0, addend)
             if float64_at(self.memory + self.passes.drowned - MEMORY) == 0.0:
                 return
             self._read_off(self.contraction.native(self.input, self.weight, None))

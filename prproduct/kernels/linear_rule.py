@@ -17,8 +17,8 @@ from prproduct.kernels.rules import Gradients, Loans, Part, Vectors, WrittenPass
 from prproduct.kernels.scores import Phase, stand_in
 from prproduct.kernels.threads import team, threads_for
 
-# What a score is played with: memory by its address, and a range of rows.
-MEMORY, X, W, BIAS, P, GRAD, FOR_WEIGHT, FOR_INPUT, DX, DW, FIRST, LAST, DBIAS = map(stand_in, range(13))
+# What a score is played with: memory by its address, and a range of rows; ADDEND if something was added to the output.
+MEMORY, X, W, BIAS, P, GRAD, FOR_WEIGHT, FOR_INPUT, DX, DW, FIRST, LAST, DBIAS, ADDEND = map(stand_in, range(14))
 
 
 class Passes(WrittenPasses):
@@ -60,16 +60,29 @@ class Passes(WrittenPasses):
         """Whether the bias has drowned p: before the split if that may overwrite what p came from, or behind it."""
         return [self.find_drowned(self.rows)]
 
-    def split(self, by_column: int = 0) -> list[Phase]:
+    def check_total(self) -> list[Phase]:
+        """Whether bias and addend have: behind the split, which adds up the latter."""
+        return [self.find_drowned(self.rows, self.added)]
+
+    def split(self, by_column: int = 0, addend: int = 0) -> list[Phase]:
         """`splitting.split`, of a range of rows; not if the bias has drowned p."""
         norms = (self.table, self.norm, self.inverse, self.by_weight, self.by_input)
         pairs = (P, GRAD, FOR_WEIGHT, FOR_INPUT)
-        integers = (1, self.count, *pairs, *norms, self.registers, self.partial, self.plan, by_column)
+        memory = (self.registers, self.partial, self.plan, by_column, addend, self.added)
+        integers = (1, self.count, *pairs, *norms, *memory)
         return [Phase(passes().split_rows[self.size], FIRST, LAST, integers, True, self.drowned)]
 
     def split_and_sum(self) -> list[Phase]:
         """The same, and the sums of the gradient for the bias, in shares: its rows are read anyway."""
         return self.split(self.by_column)
+
+    def split_total(self) -> list[Phase]:
+        """`split`, of an output to which something was added."""
+        return self.split(addend=ADDEND)
+
+    def split_total_and_sum(self) -> list[Phase]:
+        """The same, and the sums for the bias."""
+        return self.split(self.by_column, ADDEND)
 
     def along_bias(self) -> list[Phase]:
         """The gradient of the bias."""
@@ -116,6 +129,7 @@ class LinearRule:
         weight: Tensor,
         bias: Tensor | None,
         output: Tensor | None,
+        addend: Tensor | None = None,
     ) -> None:
         """`bias` has one number, or one for each row of the weight."""
         self.contraction, self.program, self.input, self.weight = contraction, program, input, weight
@@ -123,18 +137,26 @@ class LinearRule:
         self.w = (weight if weight.dim() == 2 else weight[None]).contiguous()
         self.passes = Passes.of(program, input.dtype, self.x.shape, self.w.shape, team())
         self.bias = None if bias is None or output is None else bias.contiguous()
+        self.addend = None if addend is None else contraction.as_pairs(addend).contiguous()
         self._read_off(contraction.native(input, weight, None) if output is None else output)
 
     def _read_off(self, output: Tensor) -> None:
         self.p = self.contraction.as_pairs(output).contiguous()
 
     def measure(self, desk: Desk, then: tuple[Part, ...] = (), given: tuple[int, ...] = (0,) * 7) -> None:
-        """Norms of all vectors, and then what needs them: again without a bias that turns out to have drowned p."""
-        passes, bias, x, w = self.passes, self.bias, self.x.data_ptr(), self.w.data_ptr()
-        if bias is not None:
-            first = Passes.measure_with_biases if bias.numel() > 1 else Passes.measure_with_one_bias
-            score = passes.score(first, Passes.check, *then)
-            score.play(passes.threads, desk.address, x, w, bias.data_ptr(), self.p.data_ptr(), *given)
+        """Norms of all vectors, and then what needs them: again without what turns out to have drowned p."""
+        passes, bias, addend, x, w = self.passes, self.bias, self.addend, self.x.data_ptr(), self.w.data_ptr()
+        if bias is not None or addend is not None:
+            first: Part = Passes.measure
+            if bias is not None:
+                first = Passes.measure_with_biases if bias.numel() > 1 else Passes.measure_with_one_bias
+            if addend is None:
+                parts, where = (first, Passes.check, *then), given
+            else:
+                of_total = (Passes.split_total if part is Passes.split else part for part in then)
+                parts, where = (first, *of_total, Passes.check_total), (*given, 0, addend.data_ptr())
+            bias_at = 0 if bias is None else bias.data_ptr()
+            passes.score(*parts).play(passes.threads, desk.address, x, w, bias_at, self.p.data_ptr(), *where)
             if desk.answer.value == 0.0:
                 return
             self._read_off(self.contraction.native(self.input, self.weight, None))

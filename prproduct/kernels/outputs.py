@@ -1,67 +1,115 @@
 """Outputs that backward finds again, though nothing is kept for it.
 
 BatchNorm, GELU and attention keep what they are given, for their own backward. A layer before them that remembers where
-its output lies can read p off it there. What nobody keeps is gone, and has to be computed again.
+its output lies can read p off it there. Where something was added to the output, and others keep the sum and what was
+added, p is their difference (`sums.py`). What nobody keeps is gone, and has to be computed again.
 """
 
 from __future__ import annotations
 
 import weakref
 from collections import deque
+from typing import Any
 
 import torch
 from torch import Tensor, UntypedStorage
+from torch.compiler import is_compiling
 from torch.multiprocessing.reductions import StorageWeakRef
+
+from prproduct.kernels.sums import NOTHING, Found, Partner, find_elsewhere
 
 
 class Remembered:
     """Where an output lies: its memory is not kept alive by it, until a backward begins.
 
+    The witness has the output's version counter, which tells whether somebody wrote into it, but not its memory.
+
     >>> output = torch.ones(2, 3)
-    >>> remembered = Remembered(output)
-    >>> remembered.find().shape
+    >>> witness = output.detach()
+    >>> witness.data = torch.empty(0)
+    >>> remembered = Remembered(output, witness)
+    >>> remembered.find().output.shape
     torch.Size([2, 3])
     >>> del output
-    >>> remembered.find() is None
+    >>> remembered.find().output is None
     True
     """
 
-    def __init__(self, output: Tensor) -> None:
+    def __init__(self, output: Tensor, witness: Tensor) -> None:
         storage = output.untyped_storage()
         self.reference, self.bytes = StorageWeakRef(storage), storage.nbytes()
         self.offset, self.shape, self.strides = output.storage_offset(), output.shape, output.stride()
         self.dtype, self.device = output.dtype, output.device
+        self.witness, self.version = witness, witness._version
         self.held: UntypedStorage | None = None
-        _not_held.append(weakref.ref(self))
+        self.elsewhere = NOTHING
+        self.partner: Partner | None = None
+        not_held.append(weakref.ref(self))
 
-    def find(self) -> Tensor | None:
-        """The same numbers, unless somebody wrote over them; None if nobody keeps them any more."""
+    def find(self) -> Found:
+        """The output, if somebody keeps it, or a sum to which it was added; and hold it no longer."""
         storage, self.held = self.held or self._storage(), None
-        if storage is None or storage.nbytes() != self.bytes:  # some free memory by taking its size away
-            return None
+        elsewhere, self.elsewhere = self.elsewhere, NOTHING
+        if elsewhere.output is not None or storage is None or self.witness._version != self.version:
+            return elsewhere
+        if storage.nbytes() != self.bytes:  # some free memory by taking its size away
+            return elsewhere
         here = torch.empty(0, dtype=self.dtype, device=self.device)
-        return here.set_(storage, self.offset, self.shape, self.strides)
+        return Found(here.set_(storage, self.offset, self.shape, self.strides))
 
-    def hold(self) -> None:
-        """Keep it from now on, if it is still there, until it is looked for."""
-        self.held = self._storage()
+    def hold(self) -> bool:
+        """Keep it from now on, until it is looked for; whether it is still there, as it was."""
+        if self.witness._version == self.version:
+            self.held = self._storage()
+        return self.held is not None and self.held.nbytes() == self.bytes
 
     def _storage(self) -> UntypedStorage | None:
         return UntypedStorage._new_with_weak_ptr(self.reference.cdata)
 
 
-_not_held: deque[weakref.ref[Remembered]] = deque(maxlen=2**14)  # what falls out of it may have to be computed again
+class Habit:
+    """Whether a layer keeps its output: not until a backward shows that it cannot be found elsewhere.
+
+    So a first backward may compute outputs again; later ones do not. Rows of a linear layer are kept from the
+    beginning if they are few, as remembering takes time, too. Inside `torch.utils.checkpoint`, which forgets all that
+    is kept, and wants to see the same kept again, outputs are always kept.
+    """
+
+    def __init__(self) -> None:
+        self.learned = False
+
+    def keeps(self, output: Tensor, convolution: bool) -> bool:
+        """This output, of a convolution or a linear layer."""
+        return self.learned or (not convolution and output.nbytes < _FEW) or _in_checkpoint()
+
+    def __fx_create_arg__(self, tracer: Any) -> str:
+        """A graph that torch.fx has traced has no layers to learn."""
+        return "save"
 
 
-def hold_what_is_left() -> None:
-    """For a layer's backward to call: the layers before it will need their outputs soon.
+_FEW = 2**20  # bytes
+
+
+def _in_checkpoint() -> bool:
+    hooks = torch._C._autograd._top_saved_tensors_default_hooks(False)
+    return hooks is not None and getattr(hooks[0], "__module__", None) == "torch.utils.checkpoint"
+
+
+not_held: deque[weakref.ref[Remembered]] = deque(maxlen=2**14)  # what falls out of it may have to be computed again
+
+
+def hold_what_is_left(node: Any) -> None:
+    """For a layer's backward to call, with its node: the layers before it will need their outputs soon.
 
     Whoever keeps such an output lets go of it at the end of its own backward, just before the layer looks for it.
     """
-    while _not_held:
+    lost: set[Remembered] = set()
+    while not_held:
         try:
-            remembered = _not_held.popleft()()
+            remembered = not_held.popleft()()
         except IndexError:  # another thread was faster
-            return
-        if remembered is not None:
-            remembered.hold()
+            break
+        if remembered is not None and not remembered.hold():
+            lost.add(remembered)
+    if lost and not is_compiling():
+        find_elsewhere(node, lost)

@@ -20,11 +20,13 @@ import numpy as np
 from prproduct.kernels.compiler.entries import range_pass
 from prproduct.kernels.compiler.words import at, integers, multiply, one_of, part_of_pass, rounded_to
 from prproduct.kernels.program_passes import prepare
-from prproduct.kernels.strips import split_strip
+from prproduct.kernels.strips import split_strip, take_off
 from prproduct.kernels.tables import (
     BLOCK,
+    EXCESSES,
     NEGLIGIBLE,
     OFFSET,
+    PRODUCTS,
     REGISTERS,
     ROUNDED,
     STRIP,
@@ -42,22 +44,25 @@ def add_to(count: int, x: Any, total: Any) -> None:
         total[k] += x[k]
 
 
-@range_pass(15)
+@range_pass(17)
 def split_rows(first: int, last: int, share: int, given: Any) -> None:
     """`splitting.split` for rows. The sums for weight vectors, and the memory for work, are those of the share.
 
     If there is an address for them, so are the gradient's sums over the rows: behind the partial ones for weight
-    vectors lie theirs.
+    vectors lie theirs. Of what was added to the output, unless there is no address, the sum is left in `added`.
     """
     one = one_of(given)
     (groups, channels, output, gradient, for_weight, for_input, table, norms, inverse_norms, by_weight, by_input) = (
         integers(given)[:11]
     )
-    work, partial_sums, program, by_column = integers(given)[11:]
+    work, partial_sums, program, by_column, addend, added = integers(given)[11:]
     vectors = groups * channels
     registers, partial = prepare(work, share, program, one), at(partial_sums, 2 * share * vectors, one)
     columns, column_totals = at(partial, vectors, one), at(by_column, share * vectors, 1.0)
-    unread = at(registers, at(program, REGISTERS, np.int64(0))[0] * STRIP, one)
+    of_program = at(program, REGISTERS, np.int64(0))[0]
+    unread = at(registers, of_program * STRIP, one)
+    products, excesses = at(unread, PRODUCTS * STRIP, one), at(unread, EXCESSES * STRIP, one)
+    all_added = 0.0
     in_place = 1 if for_weight == gradient else 0
     norm_of, inverse_of, sum_of = at(norms, 0, one), at(inverse_norms, 0, one), at(by_input, 0, 1.0)
     totals = at(by_weight, share * vectors, 1.0)
@@ -72,7 +77,12 @@ def split_rows(first: int, last: int, share: int, given: Any) -> None:
             for start in range(0, channels, STRIP):
                 here, vector = row * channels + start, row % groups * channels + start
                 count = STRIP if channels - start > STRIP else channels - start
-                of_weight = at(table, vector, one)
+                of_weight, p = at(table, vector, one), at(output, here, one)
+                rounded = at(of_weight, ROUNDED * vectors, one)
+                if addend:
+                    sums, inverse = at(addend, here, one), at(of_weight, WEIGHT_INVERSE * vectors, one)
+                    all_added += take_off(count, p, sums, rounded, inverse, one, products, excesses)
+                    p, rounded = products, excesses
                 if by_column:
                     add_to(count, at(gradient, here, one), at(columns, vector, one))
                 _, of_input = split_strip(
@@ -80,10 +90,10 @@ def split_rows(first: int, last: int, share: int, given: Any) -> None:
                     program,
                     registers,
                     one,
-                    at(output, here, one),
+                    p,
                     at(gradient, here, one),
                     at(of_weight, OFFSET * vectors, one),
-                    at(of_weight, ROUNDED * vectors, one),
+                    rounded,
                     at(of_weight, WEIGHT_VALUE * vectors, one),
                     at(of_weight, WEIGHT_INVERSE * vectors, one),
                     norm_of[row],
@@ -106,6 +116,8 @@ def split_rows(first: int, last: int, share: int, given: Any) -> None:
                 for k in range(vectors):
                     column_totals[k] += columns[k]
                     columns[k] = one - one
+    if addend:
+        at(added, share, 1.0)[0] = all_added
 
 
 @part_of_pass(reassociates=True, apart=True)
@@ -190,24 +202,27 @@ def tabulate(first: int, last: int, share: int, given: Any) -> None:
     at(drowned, 0, 1.0)[0] = 0.0
 
 
-@range_pass(6)
+@range_pass(7)
 def find_drowned(first: int, last: int, share: int, given: Any) -> None:
     """Whether the bias is so large that output − bias has lost p, and has to be computed again (`plain_rule._drowns`).
 
-    The sum of the data vectors' norms is there in shares.
+    Or what else was added. The sums of this, if it has an address, and of the data vectors' norms are there in shares.
     """
     if first == last:
         return
     one = one_of(given)
-    vectors, data_vectors, table, total_norm, shares, drowned = integers(given)
+    vectors, data_vectors, table, total_norm, added, shares, drowned = integers(given)
     offsets, norms = at(table, OFFSET * vectors, one), at(table, WEIGHT_VALUE * vectors, one)
-    all_offsets = all_norms = all_data = 0.0
+    all_offsets = all_norms = all_data = all_added = 0.0
     for k in range(vectors):
         all_offsets += abs(offsets[k])
         all_norms += norms[k]
     for thread in range(shares):
         all_data += at(total_norm, thread, 1.0)[0]
-    at(drowned, 0, 1.0)[0] = 1.0 if all_offsets * data_vectors > 2.0 * all_norms * all_data else 0.0
+        if added:
+            all_added += at(added, thread, 1.0)[0]
+    all_added += all_offsets * data_vectors
+    at(drowned, 0, 1.0)[0] = 1.0 if all_added > 2.0 * all_norms * all_data else 0.0
 
 
 @range_pass(4)

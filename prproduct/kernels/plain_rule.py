@@ -40,8 +40,12 @@ class PlainRule:
         bias: Tensor | None,
         output: Tensor | None,
         grad: Tensor,
+        addend: Tensor | None = None,
     ) -> PlainRule:
-        """The rule where input and weight are; p is read off the output, or computed again if there is none."""
+        """The rule where input and weight are; p is read off the output, or computed again if there is none.
+
+        If there is an addend, it was added to the output.
+        """
         dtype = working_dtype(grad.dtype)
         weight_norms = Norms.of(contraction.weight_square(weight, dtype))
         norms = weight_norms, Norms.of(contraction.input_square(input, weight, grad, dtype))
@@ -50,9 +54,11 @@ class PlainRule:
             p = wide_product(contraction, input, weight)
             stored = p.dtype
         else:
-            if bias is not None and output is not None:
-                offset = contraction.bias_of_pairs(bias, output).to(dtype)
-                if _drowns(offset, *norms):
+            if output is not None:
+                offsets = [] if bias is None else [contraction.bias_of_pairs(bias, output).to(dtype)]
+                offsets += [] if addend is None else [_pairs(contraction, addend)]
+                offset = sum(offsets[1:], offsets[0]) if offsets else None
+                if offset is not None and _drowns(offset, *norms):
                     output = offset = None
             p = contraction.native(input, weight, None) if output is None else output
         weights = WeightVectors(norms[0], stored, contraction.is_convolution, offset)

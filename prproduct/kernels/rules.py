@@ -89,16 +89,17 @@ class Workspace:
         self.plan = plan_of(program, dtype, convolution)
         registers = threads * (len(program.constants) + SPARE_REGISTERS) * STRIP
         self._counts = (FIELDS * self.count, groups, registers, *numbers)
-        self._doubles = doubles + threads * (1 + self.count) + 1
+        self._doubles = doubles + threads * (2 + self.count) + 1
         self.needed = self._doubles * 8 // self.size + sum(self._counts)
         self.bytes = self.needed * self.size
 
     def lay_out(self, address: int) -> None:
         """Say where the memory is."""
-        # float64: whether the bias has drowned p, and the norms of each thread's data vectors; each thread's sums for
-        # the weight vectors; and what else was asked for
+        # float64: whether the bias has drowned p, or what else was added; each thread's sums of this, of the norms of
+        # its data vectors, and for the weight vectors; and what else was asked for
         self.drowned = address
-        self.total_norm = address + 8
+        self.added = address + 8
+        self.total_norm = self.added + 8 * self.threads
         self.by_weight = self.total_norm + 8 * self.threads
         self.doubles = self.by_weight + 8 * self.threads * self.count
         address += 8 * self._doubles
@@ -128,9 +129,12 @@ class Workspace:
         integers = (self.vectors.channels, *offsets, self.table, self.longest, *sums)
         return Phase(passes().tabulate[self.size], self.groups - 1, self.groups, integers, waits=True)  # by one share
 
-    def find_drowned(self, data_vectors: int) -> Phase:
-        """Whether the bias has drowned p in the output: once the norms of all vectors are known."""
-        integers = (self.count, data_vectors, self.table, self.total_norm, self.threads, self.drowned)
+    def find_drowned(self, data_vectors: int, added: int = 0) -> Phase:
+        """Whether the bias has drowned p in the output: once the norms of all vectors are known.
+
+        Or, if there is an address where its sums are, what else was added.
+        """
+        integers = (self.count, data_vectors, self.table, self.total_norm, added, self.threads, self.drowned)
         return Phase(passes().find_drowned[self.size], 0, 1, integers, waits=True)
 
     def weight_multiples(self, weight: int, total: int, fresh: bool) -> Phase:

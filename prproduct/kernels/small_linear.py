@@ -34,10 +34,21 @@ class _Written(NamedTuple):
 
 
 def small_backward(
-    program: Program, x: Tensor, w: Tensor, bias: Tensor | None, p: Tensor, grad: Tensor, wanted: Wanted
+    program: Program,
+    x: Tensor,
+    w: Tensor,
+    bias: Tensor | None,
+    p: Tensor,
+    addend: Tensor | None,
+    grad: Tensor,
+    wanted: Wanted,
 ) -> ThreeGradients | None:
-    """The gradients, for tensors that `compiled.serves`; None if the layer is not small."""
-    key = (x.shape, w.shape, p.shape, None if bias is None else bias.shape, x.dtype, wanted, team())
+    """The gradients, for tensors that `compiled.serves`; None if the layer is not small.
+
+    p is the output, with the bias and the addend in it if there are any.
+    """
+    added = addend is not None
+    key = (x.shape, w.shape, p.shape, None if bias is None else bias.shape, added, x.dtype, wanted, team())
     written = program.small_layers.get(key)
     if written is None:
         written = program.small_layers[key] = _write(program, *key)
@@ -48,6 +59,7 @@ def small_backward(
         and grad.is_contiguous()
         and p.shape == grad.shape
         and (bias is None or bias.is_contiguous())
+        and (addend is None or (addend.is_contiguous() and addend.shape == p.shape))
     ):
         return None
     score, threads, bytes, inside, rows, channels = written
@@ -75,12 +87,13 @@ def small_backward(
         0,
         rows,
         0 if db is None else db.data_ptr(),
+        0 if addend is None else addend.data_ptr(),
     )
-    drowned = bias is not None and desk.answer.value != 0.0
+    drowned = (added or bias is not None) and desk.answer.value != 0.0
     _desks.append(desk)
     if drowned:
         p = torch.mm(x.view(rows, -1), w.t()).view(grad.shape)
-        again = small_backward(program, x, w, None, p, grad, (*wanted[:2], False))
+        again = small_backward(program, x, w, None, p, None, grad, (*wanted[:2], False))
         return None if again is None else (*again[:2], db)
     if not inside:
         if dx is not None:
@@ -107,6 +120,7 @@ def _write(
     w: torch.Size,
     p: torch.Size,
     bias: torch.Size | None,
+    added: bool,
     dtype: torch.dtype,
     wanted: Wanted,
     team: tuple[int, bool],
@@ -122,9 +136,12 @@ def _write(
     passes = Passes.of(program, dtype, (rows, x[-1]), tuple(w), team)
     split, *along = THEN[wanted[:2]]
     parts = [Passes.measure if bias is None else Passes.measure_with_biases]
-    parts += [Passes.split_and_sum, *along, Passes.along_bias] if wanted[2] else [split, *along]
-    if bias is not None:
-        parts.append(Passes.check)
+    if wanted[2]:
+        parts += [Passes.split_total_and_sum if added else Passes.split_and_sum, *along, Passes.along_bias]
+    else:
+        parts += [Passes.split_total if added else split, *along]
+    if added or bias is not None:
+        parts.append(Passes.check_total if added else Passes.check)
     bytes = turned = 0
     if _multiplies(passes):
         parts.append(PRODUCTS[wanted[:2]])

@@ -14,6 +14,7 @@ from prproduct.kernels.program_passes import run_program
 from prproduct.kernels.programs import COS, INVERSE_SIN
 from prproduct.kernels.tables import (
     DIRECTION,
+    EXCESSES,
     FLOOR,
     HAS_SUMS,
     IS_PR,
@@ -21,6 +22,7 @@ from prproduct.kernels.tables import (
     LIMITS,
     OFFSET,
     PER_HALF,
+    PRODUCTS,
     REGISTERS,
     ROUNDED,
     SAME,
@@ -56,6 +58,34 @@ def angles(
         resolved = square > floor * (one + each(rounded, k) * x)
         cos[k] = c
         inverse[k] = one / np.sqrt(square if resolved else one)
+
+
+@part_of_pass(reassociates=True, apart=True)
+def take_off(
+    count: int,
+    output: Any,
+    addend: Any,
+    rounded: Any,
+    weight_inverse: Any,
+    one: Any,
+    products: Any,
+    excesses: Any,
+) -> Any:
+    """What was added to a layer's output, and its rounding (`pairs.WeightVectors.rounded`); Σ |sum|"""
+    total = one - one
+    for k in range(count):
+        size = abs(output[k])
+        products[k] = output[k] - addend[k]
+        excesses[k] = each(rounded, k) + size * each(weight_inverse, k)
+        total += size
+    return total
+
+
+@part_of_pass(apart=True)
+def fill(count: int, number: Any, target: Any) -> None:
+    """The same number everywhere."""
+    for k in range(count):
+        target[k] = number
 
 
 @part_of_pass(apart=True)
@@ -214,6 +244,8 @@ def split_plane(
     registers: Any,
     one: Any,
     output: Any,
+    addend: int,
+    first: int,
     gradient: Any,
     of_vector: Any,
     norm: Any,
@@ -224,21 +256,30 @@ def split_plane(
 ) -> Any:
     """`split_strip` for all windows of one weight vector, of which the table of so many says `of_vector`.
 
-    The sum of ∂/∂w, in float64; those of ∂/∂x are added to each window's.
+    Unless its address is 0, the addend was added to the output: the plane's begins with its `first`. The sums of ∂/∂w
+    and of what p was rounded in, in float64; those of ∂/∂x are added to each window's.
     """
-    plan, total = at(program, 0, np.int64(0)), 0.0
+    plan, total, added = at(program, 0, np.int64(0)), 0.0, 0.0
     unread = at(registers, plan[REGISTERS] * STRIP, one)
+    products = at(registers, (plan[REGISTERS] + PRODUCTS) * STRIP, one)
+    excesses = at(registers, (plan[REGISTERS] + EXCESSES) * STRIP, one)
+    fill(STRIP if windows > STRIP else windows, of_vector[ROUNDED * vectors], excesses)
     for start in range(0, windows, STRIP):
         of_windows, input_norm = at(by_input, start, one), at(norm, start, one)
+        count, p = STRIP if windows - start > STRIP else windows - start, at(output, start, one)
+        if addend:
+            rounded, inverse_norm = of_vector[ROUNDED * vectors], of_vector[WEIGHT_INVERSE * vectors]
+            added += take_off(count, p, at(addend, first + start, one), rounded, inverse_norm, one, products, excesses)
+            p = products
         of_weight, _ = split_strip(
-            STRIP if windows - start > STRIP else windows - start,
+            count,
             program,
             registers,
             one,
-            at(output, start, one),
+            p,
             at(gradient, start, one),
             of_vector[OFFSET * vectors],
-            of_vector[ROUNDED * vectors],
+            excesses,
             of_vector[WEIGHT_VALUE * vectors],
             of_vector[WEIGHT_INVERSE * vectors],
             input_norm,
@@ -252,4 +293,4 @@ def split_plane(
             0,
         )
         total += of_weight
-    return total
+    return total, added

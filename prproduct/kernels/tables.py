@@ -15,7 +15,8 @@ OFFSET, WEIGHT_INVERSE, ROUNDED, WEIGHT_VALUE, WEIGHT_LENGTH, FIELDS = range(6)
 REGISTERS, OPERATIONS, STEPS, CONSTANTS, LIMITS, RUN, ASKS_FOR_SIN, SAME, IS_PR = range(9)
 PER_HALF = 4
 WEIGHT_HALF, INPUT_HALF, PLAN = 9, 9 + PER_HALF, 9 + 2 * PER_HALF
-SPARE_REGISTERS = 4  # for the passes themselves
+SPARE_REGISTERS = 6  # for the passes themselves
+PRODUCTS, EXCESSES = 4, 5  # of these: p, and by how much its rounding raises the floor, where something was added to p
 LENGTH, DIRECTION, WRITES, HAS_SUMS = range(4)  # of a half: registers of L and D, whether to write D∘g and to take sums
 
 # Behind the address of the limits.

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 from prproduct import functional, recurrence
-from prproduct.nn.layer import ProductLayer, runs_natively
+from prproduct.nn.layer import ProductLayer, memory_of, runs_natively
 from prproduct.recurrence import State, Weights
 
 _PARAMETERS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr")
@@ -135,10 +135,10 @@ class _Cell(ProductLayer):
             return super().forward(input, hx)  # torch computes it, or says what is wrong
         states = states or (input.new_zeros(shape),) * count
         input_gates = functional.linear(
-            input, self.weight_ih, self.bias_ih, product=self.product, memory=self.product_memory
+            input, self.weight_ih, self.bias_ih, product=self.product, memory=memory_of(self)
         )
         hidden_gates = functional.linear(
-            states[0], self.weight_hh, self.bias_hh, product=self.product, memory=self.product_memory
+            states[0], self.weight_hh, self.bias_hh, product=self.product, memory=memory_of(self)
         )
         states, _ = self._cell().step(input_gates, hidden_gates, states)
         return states if count == 2 else states[0]

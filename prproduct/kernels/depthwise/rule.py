@@ -147,4 +147,4 @@ class DepthwiseRule:
 
     def turned(self, grad: Tensor) -> Tensor:
         """D∘g, of ∂/∂w."""
-        return ConvolutionRule(*self.given, grad).turned(grad)
+        return ConvolutionRule(*self.given, None, grad).turned(grad)

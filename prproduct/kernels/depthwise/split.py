@@ -156,13 +156,15 @@ def split_strips(output: int, gradient: int, place: int, given: Any) -> None:
         at(total_norm, share, 1.0)[0] += norms(layout[WINDOWS], by_input, one, norm, reciprocal)
         for k in range(layout[COUNTS] * layout[COUNTS + 1] * layout[COUNTS + 2]):
             by_input[k] = one - one
-    at(by_weight, share * vectors + vector, 1.0)[0] += split_plane(
+    of_weight, _ = split_plane(
         layout[WINDOWS],
         vectors,
         program,
         registers,
         one,
         at(output, 0, one),
+        0,
+        0,
         at(gradient, 0, one),
         at(table, vector, one),
         norm,
@@ -171,5 +173,6 @@ def split_strips(output: int, gradient: int, place: int, given: Any) -> None:
         at(memory, layout[FOR_WEIGHT], one),
         at(memory, layout[FOR_INPUT], one),
     )
+    at(by_weight, share * vectors + vector, 1.0)[0] += of_weight
     if vector % channels == channels - 1:
         turn(layout[WINDOWS], by_input, reciprocal, at(memory, layout[COEFFICIENTS], one))
