@@ -174,7 +174,7 @@ class EagerProductFn(TransformedProductFn):
                 if memory == "save" or (habit is not None and habit.keeps(output, contraction.is_convolution)):
                     kept = output.data
                 elif _has_storage(output):
-                    ctx.remembered = Remembered(output, witness)
+                    ctx.remembered_output = Remembered(output, witness)
         else:
             output = value_of(contraction, input, weight, bias, product)
         ctx.save_for_backward(input, weight, bias, kept)
@@ -197,7 +197,7 @@ class EagerProductFn(TransformedProductFn):
 
 def _find_again(ctx: Any, input: Tensor, weight: Tensor, bias: Tensor | None, grad: Tensor) -> Found:
     """The output of a layer that has not kept it; computed again, with the very same result, if nobody else has."""
-    remembered = getattr(ctx, "remembered", None)
+    remembered = getattr(ctx, "remembered_output", None)
     if remembered is None:
         return NOTHING
     found: Found = remembered.find()  # in any case: it is held no longer

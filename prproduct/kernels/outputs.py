@@ -7,6 +7,7 @@ added, p is their difference (`sums.py`). What nobody keeps is gone, and has to 
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections import deque
 from typing import Any
@@ -48,6 +49,7 @@ class Remembered:
 
     def find(self) -> Found:
         """The output, if somebody keeps it, or a sum to which it was added; and hold it no longer."""
+        not_held.append(weakref.ref(self))  # there may be another backward
         storage, self.held = self.held or self._storage(), None
         elsewhere, self.elsewhere = self.elsewhere, NOTHING
         if elsewhere.output is not None or storage is None or self.witness._version != self.version:
@@ -101,15 +103,23 @@ not_held: deque[weakref.ref[Remembered]] = deque(maxlen=2**14)  # what falls out
 def hold_what_is_left(node: Any) -> None:
     """For a layer's backward to call, with its node: the layers before it will need their outputs soon.
 
-    Whoever keeps such an output lets go of it at the end of its own backward, just before the layer looks for it.
+    Whoever keeps such an output lets go of it at the end of its own backward, just before the layer looks for it. So
+    the first layer that is asked in a backward does this for all of them; what belongs to other graphs is left.
     """
+    backward = torch._C._current_graph_task_id()
+    if getattr(_last, "backward", None) == backward or is_compiling():
+        return
+    _last.backward = backward
     lost: set[Remembered] = set()
-    while not_held:
+    for _ in range(len(not_held)):
         try:
             remembered = not_held.popleft()()
         except IndexError:  # another thread was faster
             break
         if remembered is not None and not remembered.hold():
             lost.add(remembered)
-    if lost and not is_compiling():
-        find_elsewhere(node, lost)
+    if lost:
+        not_held.extend(weakref.ref(other) for other in find_elsewhere(node, lost))
+
+
+_last = threading.local()  # which backward that was

@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Set
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -39,6 +39,9 @@ class Lost(Protocol):
     dtype: torch.dtype
     elsewhere: Found  # what there is instead
     partner: Partner | None
+
+
+AnyLost = TypeVar("AnyLost", bound=Lost)
 
 
 class Partner(NamedTuple):
@@ -85,12 +88,12 @@ class _Graph:
 
 def _saved(node: Any) -> Iterator[Tensor]:
     """The tensors that a node keeps; none if hooks have packed one, as unpacking may cost anything."""
-    own, kind = getattr(node, "_raw_saved_tensors", None), cast(Hashable, type(node))
-    names = _raw_names(kind) if own is None else ()  # `own` are those of a function written in Python
-    raw = [getattr(node, name) for name in names] if own is None else own
-    if any(getattr(one, "unpack_hook", one) is not None for one in raw):  # older versions of torch do not tell
-        return
     try:
+        own = getattr(node, "_raw_saved_tensors", None)  # of a function written in Python
+        names = _raw_names(cast(Hashable, type(node))) if own is None else ()
+        raw = [getattr(node, name) for name in names] if own is None else own
+        if any(getattr(one, "unpack_hook", one) is not None for one in raw):  # older versions of torch do not tell
+            return
         kept = [getattr(node, name.replace(_RAW, _SAVED)) for name in names] if own is None else node.saved_tensors
     except RuntimeError:  # written into, or let go of
         return
@@ -102,13 +105,17 @@ def _raw_names(kind: Hashable) -> tuple[str, ...]:
     return tuple(name for name in dir(kind) if name.startswith(_RAW))
 
 
-def find_elsewhere(root: Any, lost: Set[Lost]) -> None:
-    """Tell lost outputs of nodes before this one where they can be found; these nodes know them as `remembered`."""
-    graph = _Graph(root)
+def find_elsewhere(root: Any, lost: Set[AnyLost]) -> set[AnyLost]:
+    """Tell lost outputs of nodes before this one where they can be found; those that belong to no such node.
+
+    The nodes know them as `remembered_output`.
+    """
+    graph, others = _Graph(root), set(lost)
     for result in list(graph.takers):
         one = _lost_one(result.node, lost)
         if one is None:
             continue
+        others.discard(one)
         for taker in graph.takers[result]:
             kind = type(taker).__name__
             if kind == "CatBackward0":
@@ -117,11 +124,12 @@ def find_elsewhere(root: Any, lost: Set[Lost]) -> None:
                 _add(graph, taker, result, one, lost)
             if one.elsewhere is not NOTHING:
                 break
+    return others
 
 
-def _lost_one(node: Any, lost: Set[Lost]) -> Lost | None:
+def _lost_one(node: Any, lost: Set[AnyLost]) -> AnyLost | None:
     """The node's output, if it is one of these."""
-    remembered: Lost | None = getattr(node, "remembered", None)
+    remembered: AnyLost | None = getattr(node, "remembered_output", None)
     return remembered if remembered in lost else None
 
 
@@ -142,7 +150,7 @@ def _part(graph: _Graph, cat: Any, result: _Result, one: Lost) -> Found:
     return NOTHING
 
 
-def _add(graph: _Graph, addition: Any, result: _Result, one: Lost, lost: Set[Lost]) -> None:
+def _add(graph: _Graph, addition: Any, result: _Result, one: Lost, lost: Set[AnyLost]) -> None:
     """The sum, and what was added to it."""
     others = [_Result(*edge) for edge in addition.next_functions if edge != result]
     total = graph.kept(_Result(addition, 0))

@@ -215,7 +215,7 @@ def test_what_hooks_have_packed_is_not_asked_for(found):
     made = pr.convert(net(lambda y, x: y + x), memory="recompute")
     with torch.autograd.graph.saved_tensors_hooks(lambda t: t, unpack):
         loss = made(torch.randn(2, 4, 6, 6)).square().sum()
-    lost = {node.remembered for node in nodes_of(loss.grad_fn) if hasattr(node, "remembered")}
+    lost = {node.remembered_output for node in nodes_of(loss.grad_fn) if hasattr(node, "remembered_output")}
     outputs.find_elsewhere(loss.grad_fn, lost)
     assert not unpacked
     assert all(one.elsewhere.output is None for one in lost)
@@ -237,7 +237,7 @@ def test_a_sum_that_was_written_into_is_not_taken():
     y = pr.functional.linear(x, torch.randn(4, 4, requires_grad=True), memory="recompute")
     total = y + x.sigmoid()
     loss = head(kept(total))
-    lost = {node.remembered for node in nodes_of(loss.grad_fn) if hasattr(node, "remembered")}
+    lost = {node.remembered_output for node in nodes_of(loss.grad_fn) if hasattr(node, "remembered_output")}
     total.mul_(2.0)
     outputs.find_elsewhere(loss.grad_fn, lost)
     assert all(one.elsewhere.output is None for one in lost)

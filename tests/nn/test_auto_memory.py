@@ -110,7 +110,41 @@ def test_two_backwards_of_one_graph():
     loss = net(torch.randn(4, 3, 32, 32)).square().sum()
     first, second = (torch.autograd.grad(loss, list(net.parameters()), retain_graph=True) for _ in range(2))
     for a, b in zip(first, second, strict=True):
-        assert relative_error(a, b) <= 1e-4
+        assert torch.equal(a, b)
+    assert keepers(net) == []
+
+
+def test_two_graphs_one_after_the_other():
+    """What the first backward finds of the second graph, it leaves to the second."""
+    net, images = pr.convert(build("preresnet8")), [torch.randn(4, 3, 32, 32) for _ in range(2)]
+    alone = [torch.autograd.grad(net(x).square().sum(), list(net.parameters())) for x in images]
+    losses = [net(x).square().sum() for x in images]
+    for loss, expected in zip(losses, alone, strict=True):
+        got = torch.autograd.grad(loss, list(net.parameters()))
+        assert all(relative_error(a, b) <= 1e-5 for a, b in zip(got, expected, strict=True))
+    assert keepers(net) == []
+
+
+def test_a_part_of_the_graph_that_was_let_go_of_is_not_asked():
+    """Nor is it needed: gradients of that part are not wanted again."""
+
+    class Doubled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return 2 * x
+
+        @staticmethod
+        def backward(ctx, grad):
+            return 2 * grad * torch.ones_like(ctx.saved_tensors[0])
+
+    first, second, head = (pr.nn.Conv2d(4, 4, 1) for _ in range(3))
+    x = torch.randn(2, 4, 3, 3)
+    shared = Doubled.apply(first(x))
+    torch.autograd.grad(shared.sum(), first.weight)
+    loss = head((second(x) + shared).sigmoid()).square().sum()
+    (gradient,) = torch.autograd.grad(loss, second.weight)
+    assert gradient.isfinite().all()
 
 
 def test_what_was_learned_goes_with_the_layer():
