@@ -198,20 +198,22 @@ class EagerProductFn(TransformedProductFn):
 def _find_again(ctx: Any, input: Tensor, weight: Tensor, bias: Tensor | None, grad: Tensor) -> Found:
     """The output of a layer that has not kept it; computed again, with the very same result, if nobody else has."""
     remembered = getattr(ctx, "remembered_output", None)
-    if remembered is None:
+    if remembered is None or is_compiling():
         return NOTHING
     found: Found = remembered.find()  # in any case: it is held no longer
-    if type(grad) is not Tensor or is_compiling() or is_grad_enabled():  # create_graph=True: as above
+    partner, remembered.partner = remembered.partner, None
+    if type(grad) is not Tensor or is_grad_enabled():  # create_graph=True: as above
         return NOTHING
+    if not (ctx.needs_input_grad[0] or ctx.needs_input_grad[1]):  # a bias needs nothing
+        return NOTHING
+    contraction, _, memory, _, _ = ctx.call
+    if type(memory) is Habit:  # what is written into, or told by another, is not worth keeping
+        memory.learn(found, worth_keeping=partner is None and not remembered.writes)
     if found.output is None:
-        contraction, _, memory, witness, version = ctx.call
         with without_autocast(grad):
-            output = contraction.native(input, weight, bias)
-        found, partner, remembered.partner = Found(output), remembered.partner, None
+            found = Found(contraction.native(input, weight, bias))
         if partner is not None:
-            partner.tell(output)
-        elif type(memory) is Habit and witness._version == version:  # what is written into is not worth keeping
-            memory.learned = True
+            partner.tell(found.output)
     return found
 
 

@@ -4,7 +4,8 @@ Each takes torch's own arguments plus `product=`, a name or an object from `prod
 `tempered` and `no-*` is torch's, bit for bit, for every dtype, device and option; `r` has its own.
 
 Backward reads p off the output, which is kept for it: no new memory where the next layer keeps it too, as BatchNorm and
-GELU do. With `memory="recompute"` the output is not kept: backward takes what others kept of it, or computes p again.
+GELU do. With `memory="recompute"` the output is not kept: backward takes what others keep of it, or computes p again.
+Layers, which can learn whether others do, decide for themselves (`memory="auto"`, `kernels/outputs.Habit`).
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ added, p is their difference (`sums.py`). What nobody keeps is gone, and has to 
 from __future__ import annotations
 
 import threading
+import warnings
 import weakref
 from collections import deque
 from typing import Any
@@ -47,12 +48,22 @@ class Remembered:
         self.partner: Partner | None = None
         not_held.append(weakref.ref(self))
 
+    @property
+    def writes(self) -> int:
+        """How often the output has been written into."""
+        return self.witness._version - self.version
+
+    def lies_in(self, tensor: Tensor) -> bool:
+        """Whether this is what it has become: it is still there, in the same memory."""
+        storage = self._storage()
+        return storage is not None and storage.data_ptr() == tensor.untyped_storage().data_ptr()
+
     def find(self) -> Found:
         """The output, if somebody keeps it, or a sum to which it was added; and hold it no longer."""
         not_held.append(weakref.ref(self))  # there may be another backward
         storage, self.held = self.held or self._storage(), None
         elsewhere, self.elsewhere = self.elsewhere, NOTHING
-        if elsewhere.output is not None or storage is None or self.witness._version != self.version:
+        if elsewhere.output is not None or storage is None or self.writes:
             return elsewhere
         if storage.nbytes() != self.bytes:  # some free memory by taking its size away
             return elsewhere
@@ -61,7 +72,7 @@ class Remembered:
 
     def hold(self) -> bool:
         """Keep it from now on, until it is looked for; whether it is still there, as it was."""
-        if self.witness._version == self.version:
+        if not self.writes:
             self.held = self._storage()
         return self.held is not None and self.held.nbytes() == self.bytes
 
@@ -75,10 +86,19 @@ class Habit:
     So a first backward may compute outputs again; later ones do not. Rows of a linear layer are kept from the
     beginning if they are few, as remembering takes time, too. Inside `torch.utils.checkpoint`, which forgets all that
     is kept, and wants to see the same kept again, outputs are always kept.
+
+    A layer that is called several times, and takes one of its outputs as a difference, never keeps any: a kept output
+    would be another in its last digits, and what a run gives must not depend on what was learned before.
     """
 
     def __init__(self) -> None:
-        self.learned = False
+        self.learned = self.takes_differences = False
+
+    def learn(self, found: Found, worth_keeping: bool) -> None:
+        """From what became of an output that was not kept, and whether keeping it would have helped."""
+        self.takes_differences |= found.addend is not None
+        lost = worth_keeping and found.output is None
+        self.learned = not self.takes_differences and (self.learned or lost)
 
     def keeps(self, output: Tensor, convolution: bool) -> bool:
         """This output, of a convolution or a linear layer."""
@@ -119,7 +139,10 @@ def hold_what_is_left(node: Any) -> None:
         if remembered is not None and not remembered.hold():
             lost.add(remembered)
     if lost:
-        not_held.extend(weakref.ref(other) for other in find_elsewhere(node, lost))
+        try:
+            not_held.extend(weakref.ref(other) for other in find_elsewhere(node, lost))
+        except Exception as error:  # a graph of another torch than we know: nobody's backward is to end with it
+            warnings.warn(f"outputs cannot be looked for ({error!r}): they are computed again", stacklevel=2)
 
 
 _last = threading.local()  # which backward that was

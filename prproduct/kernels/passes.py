@@ -222,7 +222,7 @@ def find_drowned(first: int, last: int, share: int, given: Any) -> None:
         if added:
             all_added += at(added, thread, 1.0)[0]
     all_added += all_offsets * data_vectors
-    at(drowned, 0, 1.0)[0] = 1.0 if all_added > 2.0 * all_norms * all_data else 0.0
+    at(drowned, 0, 1.0)[0] = 0.0 if all_added <= 2.0 * all_norms * all_data else 1.0  # 1, too, if that is no number
 
 
 @range_pass(4)

@@ -163,4 +163,4 @@ def _drowns(offset: Tensor, weight_norms: Norms, input_norms: Norms) -> bool:
     """
     if offset.device.type != "cpu" or torch.compiler.is_compiling() or type(offset) is FakeTensor:
         return False
-    return bool(abs(offset).mean() > 2.0 * weight_norms.value.mean() * input_norms.value.mean())
+    return not bool(abs(offset).mean() <= 2.0 * weight_norms.value.mean() * input_norms.value.mean())  # nor for NaN

@@ -6,11 +6,15 @@ All this is in autograd's graph, whose nodes know what they were made of and whi
 
 A difference is as good as p up to the rounding of the sum. The rules know of it, as they do for a bias, and compute p
 again where it was drowned. Half types have no digits to spare, and take no differences.
+
+The graph does not know what is written into a tensor under `no_grad`. So nothing is taken that has been written into
+since it was made: its version, which counts such writes, has to be what it was then.
 """
 
 from __future__ import annotations
 
 import functools
+import weakref
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Set
 from typing import Any, NamedTuple, Protocol, TypeVar, cast
@@ -37,8 +41,16 @@ class Lost(Protocol):
 
     shape: torch.Size
     dtype: torch.dtype
+    version: int  # when it was made
     elsewhere: Found  # what there is instead
     partner: Partner | None
+
+    @property
+    def writes(self) -> int:
+        """How often it has been written into."""
+
+    def lies_in(self, tensor: Tensor) -> bool:
+        """Whether this is what it has become: it is still there, in the same memory."""
 
 
 AnyLost = TypeVar("AnyLost", bound=Lost)
@@ -47,12 +59,14 @@ AnyLost = TypeVar("AnyLost", bound=Lost)
 class Partner(NamedTuple):
     """Another lost output, and the sum of both: the one that is computed again first gives the other away."""
 
-    other: Lost
+    other: weakref.ref[Lost]
     total: Tensor
 
     def tell(self, output: Tensor) -> None:
         """That this is one of them."""
-        self.other.elsewhere = Found(self.total, output)
+        other = self.other()
+        if other is not None and other.partner is not None:  # it is still waiting
+            other.elsewhere = Found(self.total, output)
 
 
 class _Result(NamedTuple):
@@ -78,12 +92,25 @@ class _Graph:
                         todo.append(source)
 
     def kept(self, result: _Result) -> Tensor | None:
-        """This result, if the node that made it, or one that was given it, keeps it as it was."""
+        """This result, if the node that made it, or one that was given it, keeps it as it was when it was made."""
         for node in (result.node, *self.takers[result]):
             for tensor in _saved(node):
                 if tensor.grad_fn is result.node and tensor.output_nr == result.place:
-                    return tensor.detach()
+                    if node is result.node or tensor._version == _first_version(result.node, tensor):
+                        return tensor.detach()
         return None
+
+
+def _first_version(node: Any, tensor: Tensor) -> int:
+    """Of what a node made. What it makes anew has 0; an addition in place goes on counting from what it was done to."""
+    remembered: Lost | None = getattr(node, "remembered_output", None)
+    if remembered is not None:
+        return remembered.version
+    if type(node).__name__ == "AddBackward0":
+        into: Lost | None = getattr(node.next_functions[0][0], "remembered_output", None)
+        if into is not None and into.lies_in(tensor):
+            return into.version + 1
+    return 0
 
 
 def _saved(node: Any) -> Iterator[Tensor]:
@@ -116,9 +143,11 @@ def find_elsewhere(root: Any, lost: Set[AnyLost]) -> set[AnyLost]:
         if one is None:
             continue
         others.discard(one)
+        if one.writes > 1:  # one may be an addition in place
+            continue
         for taker in graph.takers[result]:
             kind = type(taker).__name__
-            if kind == "CatBackward0":
+            if kind == "CatBackward0" and not one.writes:
                 one.elsewhere = _part(graph, taker, result, one)
             elif kind == "AddBackward0" and one.dtype in _PRECISE:
                 _add(graph, taker, result, one, lost)
@@ -142,7 +171,8 @@ def _part(graph: _Graph, cat: Any, result: _Result, one: Lost) -> Found:
     for source, index in cat.next_functions:
         if source is None:  # nobody knows how long that is
             return NOTHING
-        size = source._input_metadata[index].shape[axis]
+        shape = source._input_metadata[index].shape
+        size = shape[axis] if len(shape) == whole.dim() else 0  # nothing, of one axis, goes together with anything
         if (source, index) == result:
             part = whole.narrow(axis, start, size)
             return Found(part) if part.shape == one.shape and part.dtype == one.dtype else NOTHING
@@ -156,10 +186,10 @@ def _add(graph: _Graph, addition: Any, result: _Result, one: Lost, lost: Set[Any
     total = graph.kept(_Result(addition, 0))
     if len(others) != 1 or others[0].node is None or addition._saved_alpha != 1:
         return
-    if total is None or total.shape != one.shape or total.dtype != one.dtype:
-        return
+    if total is None or total.shape != one.shape or total.dtype != one.dtype or one.writes != one.lies_in(total):
+        return  # if it was added to in place, that has to be all that was written into it
     addend, partner = graph.kept(others[0]), _lost_one(others[0].node, lost)
     if addend is not None and addend.shape == one.shape and addend.dtype == one.dtype:
         one.elsewhere = Found(total, addend)
-    elif addend is None and partner is not None and partner.shape == one.shape:
-        one.partner = Partner(partner, total)
+    elif addend is None and partner is not None and partner.shape == one.shape and not partner.writes:
+        one.partner = Partner(weakref.ref(partner), total)

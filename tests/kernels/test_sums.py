@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 from collections import Counter
 from contextlib import nullcontext
 
@@ -104,6 +105,35 @@ def test_windows_that_are_small_beside_what_was_added_are_left_as_p_has_them(pas
     assert relative_error(of_x[::2], plain_x[::2]) <= 1e-3
 
 
+@pytest.mark.parametrize("passes", [True, False], ids=["compiled", "plain"])
+@pytest.mark.parametrize("name", ["linear", "conv2d"])
+def test_one_nan_does_not_hide_that_p_was_drowned(name, passes):
+    op, x, w, _, options = operands(name, torch.float32)
+    results = []
+    for memory in ("save", "recompute"):
+        torch.manual_seed(1)
+        y = op(x, w, None, **options, memory=memory)
+        addend = 1e6 * torch.randn(y.shape, requires_grad=True)
+        hidden = torch.zeros(y.shape, dtype=torch.bool)
+        hidden.view(-1)[0] = True
+        shortcut = torch.where(hidden, torch.nan, addend) * 1.0
+        loss = head((kept(y + shortcut) + kept(shortcut)).masked_fill(hidden, 0.0))
+        del y
+        with nullcontext() if passes else compiled.switched_off():
+            results.append(torch.autograd.grad(loss, (x, w)))
+    for saved, got in zip(*results, strict=True):
+        seen = ~saved.isnan()
+        assert relative_error(got[seen], saved[seen]) <= 1e-4
+
+
+def test_a_graph_that_is_not_understood_costs_a_warning(monkeypatch):
+    monkeypatch.setattr(outputs, "find_elsewhere", lambda node, lost: {}["missing"])
+    made = pr.convert(net(lambda y, x: y + x), memory="recompute")
+    with pytest.warns(UserWarning, match="outputs cannot be looked for .*: they are computed again"):
+        made(torch.randn(2, 4, 6, 6)).square().sum().backward()
+    assert all(p.grad is not None for p in made.parameters())
+
+
 class Block(nn.Module):
     """BatchNorm, ReLU, convolution; and how the result goes together with the input."""
 
@@ -186,6 +216,7 @@ def test_of_two_lost_outputs_one_is_computed_again(found, monkeypatch):
         (lambda y, x: torch.cat([y, x], -3), 7),
         (lambda y, x: torch.cat([x, y, x], 1), 11),
         (lambda y, x: torch.cat([y], 1), 3),
+        (lambda y, x: torch.cat([x.new_empty(0).requires_grad_() * 1.0, x, y], 1), 7),
     ],
 )
 def test_a_part_of_what_others_keep(join, channels, found):
@@ -231,6 +262,52 @@ def nodes_of(node):
     return seen
 
 
+def written(t: Tensor, unseen: str) -> Tensor:
+    """With other numbers in it, of which the graph does not know."""
+    if unseen == "no_grad":
+        with torch.no_grad():
+            t.clamp_(-0.1, 0.1)
+    else:
+        t.detach().clamp_(-0.1, 0.1)
+    return t
+
+
+@pytest.mark.parametrize("unseen", ["no_grad", "detach"])
+@pytest.mark.parametrize(
+    "join",
+    {
+        "the output, before an addition": lambda y, x, unseen: written(y, unseen) + x,
+        "the output, before one in place": lambda y, x, unseen: in_place(written(y, unseen), x),
+        "the output, behind an addition": lambda y, x, unseen: (y + x, written(y, unseen))[0],
+        "the output, before cat": lambda y, x, unseen: torch.cat([written(y, unseen), x], 1)[:, 1:5],
+        "what was added": lambda y, x, unseen: (lambda r: (y + r) * written(r, unseen))(1.0 * x),
+        "the sum": lambda y, x, unseen: written(y + x, unseen),
+        "the sum in place": lambda y, x, unseen: written(in_place(y, x), unseen),
+        "all of it": lambda y, x, unseen: written(torch.cat([x, y], 1), unseen),
+    }.values(),
+    ids=lambda value: None,
+)
+def test_what_the_graph_does_not_see_written_is_not_taken(join, unseen):
+    """As by a clamp that gradients go straight through."""
+    channels = join(torch.ones(1, 4, 1, 1), torch.ones(1, 4, 1, 1), unseen).shape[1]
+    compare(net(lambda y, x: join(y, x, unseen), channels=channels).double(), torch.randn(2, 4, 6, 6).double(), 1e-10)
+
+
+@pytest.mark.parametrize("unseen", ["no_grad", "detach"])
+def test_nor_what_a_partner_was_told(unseen, found):
+    made = net(lambda y, x: written(y, unseen) + x, shortcut=True).double()
+    compare(made, torch.randn(2, 4, 6, 6).double(), 1e-10)
+    assert SUM not in found
+
+
+def test_residuals_that_are_added_in_place_one_after_the_other(found):
+    """The next block is given the very memory of this one's output, with the sum in it."""
+    torch.manual_seed(0)
+    blocks = [Block(in_place) for _ in range(3)]
+    compare(nn.Sequential(nn.Conv2d(4, 4, 1), *blocks, nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(144, 2)))
+    assert found == [NOTHING, SUM, SUM, SUM, ITSELF]
+
+
 def test_a_sum_that_was_written_into_is_not_taken():
     """Nor is autograd: it would have needed it, too."""
     x = torch.randn(3, 4, requires_grad=True)
@@ -243,10 +320,18 @@ def test_a_sum_that_was_written_into_is_not_taken():
     assert all(one.elsewhere.output is None for one in lost)
 
 
-def test_nothing_is_held_behind_a_backward():
-    made = pr.convert(net(lambda y, x: y + x), memory="recompute")
+@pytest.mark.parametrize("shortcut", [False, True])
+@pytest.mark.parametrize("part", [False, True], ids=["all gradients", "those of the classifier"])
+def test_nothing_is_held_behind_a_backward(shortcut, part):
+    made = pr.convert(net(lambda y, x: y + x, shortcut=shortcut), memory="recompute")
     seen = []
     made[1].register_forward_hook(lambda layer, given, output: seen.append(output.untyped_storage()._weak_ref()))
     loss = made(torch.randn(2, 4, 6, 6)).square().sum()
-    loss.backward()
+    gc.disable()  # nor in a circle
+    if part:
+        torch.autograd.grad(loss, list(made[-1].parameters()))
+        del loss
+    else:
+        loss.backward()
+    gc.enable()
     assert UntypedStorage._new_with_weak_ptr(seen[0]) is None  # the sum, though the graph is there as long as the loss

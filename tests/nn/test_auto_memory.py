@@ -63,6 +63,28 @@ def test_gradients_are_the_same_to_the_bit_before_and_after():
         assert torch.equal(a, c)
 
 
+class Twice(nn.Module):
+    """One convolution, whose output is first added to something, and then goes through a ReLU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.conv, self.last = nn.Conv2d(3, 4, 1), nn.Conv2d(4, 4, 3, padding=1), nn.Linear(256, 2)
+        self.norms = nn.ModuleList(nn.BatchNorm2d(4) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        x = x + self.conv(self.norms[0](x))
+        return self.last(self.conv(self.norms[1](x)).relu().flatten(1))
+
+
+def test_gradients_stay_the_same_to_the_bit_if_a_layer_is_called_in_several_places():
+    net, x = pr.convert(Twice()), torch.randn(2, 3, 8, 8)
+    steps = [train(net, x) for _ in range(3)]
+    for gradients in steps[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(gradients, steps[0], strict=True))
+    assert keepers(net) == []
+
+
 def test_what_is_written_into_is_not_worth_keeping():
     net = pr.convert(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(inplace=True), nn.Conv2d(4, 2, 3)))
     train(net, torch.randn(2, 3, 8, 8))
