@@ -95,9 +95,9 @@ class _Graph:
         """This result, if the node that made it, or one that was given it, keeps it as it was when it was made."""
         for node in (result.node, *self.takers[result]):
             for tensor in _saved(node):
-                if tensor.grad_fn is result.node and tensor.output_nr == result.place:
-                    if node is result.node or tensor._version == _first_version(result.node, tensor):
-                        return tensor.detach()
+                same = tensor.grad_fn is result.node and tensor.output_nr == result.place
+                if same and (node is result.node or tensor._version == _first_version(result.node, tensor)):
+                    return tensor.detach()
         return None
 
 
