@@ -43,6 +43,7 @@ class Remembered:
         self.offset, self.shape, self.strides = output.storage_offset(), output.shape, output.stride()
         self.dtype, self.device = output.dtype, output.device
         self.witness, self.version = witness, witness._version
+        self.chances = _CHANCES
         self.held: UntypedStorage | None = None
         self.elsewhere = NOTHING
         self.partner: Partner | None = None
@@ -60,7 +61,8 @@ class Remembered:
 
     def find(self) -> Found:
         """The output, if somebody keeps it, or a sum to which it was added; and hold it no longer."""
-        not_held.append(weakref.ref(self))  # there may be another backward
+        self.chances = 1  # the next backward may be another of this graph
+        not_held.append(weakref.ref(self))
         storage, self.held = self.held or self._storage(), None
         elsewhere, self.elsewhere = self.elsewhere, NOTHING
         if elsewhere.output is not None or storage is None or self.writes:
@@ -124,7 +126,8 @@ def hold_what_is_left(node: Any) -> None:
     """For a layer's backward to call, with its node: the layers before it will need their outputs soon.
 
     Whoever keeps such an output lets go of it at the end of its own backward, just before the layer looks for it. So
-    the first layer that is asked in a backward does this for all of them; what belongs to other graphs is left.
+    the first layer that is asked in a backward does this for all of them. What belongs to other graphs is left to their
+    own, but not for ever: a graph may live on in a list of losses.
     """
     backward = torch._C._current_graph_task_id()
     if getattr(_last, "backward", None) == backward or is_compiling():
@@ -140,9 +143,15 @@ def hold_what_is_left(node: Any) -> None:
             lost.add(remembered)
     if lost:
         try:
-            not_held.extend(weakref.ref(other) for other in find_elsewhere(node, lost))
+            others = find_elsewhere(node, lost)
         except Exception as error:  # a graph of another torch than we know: nobody's backward is to end with it
             warnings.warn(f"outputs cannot be looked for ({error!r}): they are computed again", stacklevel=2)
+            return
+        for other in others:
+            other.chances -= 1
+            if other.chances > 0:
+                not_held.append(weakref.ref(other))
 
 
 _last = threading.local()  # which backward that was
+_CHANCES = 8  # backwards of other graphs, through which an output is looked for

@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 import prproduct as pr
 from prproduct.bench.memory import kept_bytes
 from prproduct.classification.models import build
+from prproduct.kernels.outputs import not_held
 
 
 def keepers(net: nn.Module) -> list[str]:
@@ -147,6 +148,17 @@ def test_two_graphs_one_after_the_other():
         got = torch.autograd.grad(loss, list(net.parameters()))
         assert all(relative_error(a, b) <= 1e-5 for a, b in zip(got, expected, strict=True))
     assert keepers(net) == []
+
+
+def test_graphs_that_live_on_are_forgotten():
+    """As in a list of losses: they must not make every backward slower than the last."""
+    net, losses, remembered = pr.convert(build("preresnet8")), [], []
+    for step in range(40):
+        losses.append(net(torch.randn(1, 3, 8, 8)).square().sum())
+        if step % 2:
+            losses[-1].backward()
+        remembered.append(len(not_held))
+    assert max(remembered[30:]) <= max(remembered[20:30])
 
 
 def test_a_part_of_the_graph_that_was_let_go_of_is_not_asked():
