@@ -16,6 +16,7 @@ from prproduct.kernels.plain_rule import PlainRule, wide_product
 from prproduct.kernels.programs import Forward, Program, program_of
 from prproduct.kernels.rules import Rule, ThreeGradients, Wanted
 from prproduct.kernels.small_linear import small_backward
+from prproduct.kernels.usual_convolution import usual_backward
 from prproduct.products import Product
 
 OTHER_SHAPES = "saved tensors came back from a hook with other shapes: let it return what it was given"
@@ -128,6 +129,13 @@ def gradients(
             if found is not None:
                 dx, dw, db = found
                 return dx, dw, _bias_gradient(contraction, grad, bias, wants_bias) if db is None else db
+        if program is not None and type(contraction) is Convolution and product.has_native_forward:
+            if output is None:
+                output, offset = contraction.native(input, weight, None), None
+            both = (wants_input, wants_weight)
+            usual = usual_backward(program, contraction, input, weight, offset, output, addend, grad, both)
+            if usual is not None:
+                return *usual, _bias_gradient(contraction, grad, bias, wants_bias)
         rule = _rule(program, contraction, product, input, weight, offset, output, grad, addend)
         dx, dw = rule.gradients(grad, wants_input, wants_weight)
     return dx, dw, _bias_gradient(contraction, grad, bias, wants_bias)

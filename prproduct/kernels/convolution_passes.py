@@ -18,6 +18,8 @@ from prproduct.kernels.compiler.entries import range_pass
 from prproduct.kernels.compiler.words import at, call, integers, one_of, part_of_pass
 from prproduct.kernels.program_passes import prepare
 from prproduct.kernels.strips import copy, split_plane, turn
+from prproduct.kernels.tables import ASIDE, STRIP
+from prproduct.kernels.transposition import WIDE, transpose
 
 # The integers by which passes know where a convolution's windows lie (`convolution_rule._geometry`), the first six for
 # each of the axes: places, windows, kernel, stride, padding, dilation; how many axes are not trivial; how far apart the
@@ -39,6 +41,13 @@ def add_squares(count: int, x: Any, total: Any) -> None:
     """total += x²"""
     for k in range(count):
         total[k] += x[k] * x[k]
+
+
+@part_of_pass(apart=True)
+def add_multiples(count: int, x: Any, coefficient: Any, factor: Any, total: Any) -> None:
+    """total += x·coefficient·factor"""
+    for k in range(count):
+        total[k] += x[k] * coefficient[k] * factor
 
 
 @part_of_pass(reassociates=True, apart=True)
@@ -141,57 +150,70 @@ def extent(geometry: int, transposed: int) -> Any:
     return (counts, sizes) if transposed else (sizes, counts)
 
 
-@range_pass(19)
+@range_pass(20)
 def split_planes(first: int, last: int, share: int, given: Any) -> None:
     """`splitting.split` for planes, and the sums over windows before and behind it, for images and groups.
 
     Sums for weight vectors, in float64, and memory for work are those of the share. The coefficients are those of the
     correction along x, a number for every image, group and place. Of what was added to the output, unless there is no
     address, the sum is left in `added`.
+
+    If there is an address for the input with channels last, it is written there, and D∘g has channels last, too: that
+    is for layers of one group. D∘g is made strip by strip then, of all channels, and transposed in the cache.
     """
     one = one_of(given)
     transposed, groups, in_channels, channels, geometry, x, output, gradient, for_weight, for_input = integers(given)[
         :10
     ]
-    table, by_weight, total_norm, coefficients, work, memory, program, addend, added = integers(given)[10:]
+    table, by_weight, total_norm, coefficients, work, memory, program, addend, added, last_x = integers(given)[10:]
     half, vectors = at(geometry, 0, np.int64(0))[HALF], groups * channels
     places, windows = extent(geometry, transposed)
-    source = at(memory, share * (2 * half + 3 * windows), one)
+    source = at(memory, share * (2 * half + 3 * windows + (channels * ASIDE if last_x else 0)), one)
     norm = at(source, 2 * half, one)
-    reciprocal, by_input = at(norm, windows, one), at(norm, 2 * windows, one)
+    reciprocal, by_input, aside = at(norm, windows, one), at(norm, 2 * windows, one), at(norm, 3 * windows, one)
     totals, all_norms, all_added = at(by_weight, share * vectors, 1.0), 0.0, 0.0
     registers = prepare(work, share, program, one)
+    strip = STRIP if last_x else windows
     for unit in range(first, last):
         for k in range(places):
             source[k] = one - one
+        image = at(x, unit * in_channels * places, one)
         for c in range(in_channels):
-            add_squares(places, at(x, (unit * in_channels + c) * places, one), source)
+            add_squares(places, at(image, c * places, one), source)
+        if last_x:
+            there = at(last_x, unit * in_channels * places, one)
+            transpose(in_channels, places, image, places, one, there, in_channels)
         squares = sum_over_windows(not transposed, 1, geometry, source, one)
         all_norms += norms(windows, squares, one, norm, reciprocal)
         for k in range(windows):
             by_input[k] = one - one
-        for j in range(channels):
-            vector = unit % groups * channels + j
-            here = (unit * channels + j) * windows
-            of_weight, of_sums = split_plane(
-                windows,
-                vectors,
-                program,
-                registers,
-                one,
-                at(output, here, one),
-                addend,
-                here,
-                at(gradient, here, one),
-                at(table, vector, one),
-                norm,
-                reciprocal,
-                by_input,
-                at(for_weight, here, one),
-                at(for_input, here, one),
-            )
-            totals[vector] += of_weight
-            all_added += of_sums
+        for start in range(0, windows, strip):
+            count = strip if windows - start > strip else windows - start
+            for j in range(channels):
+                vector = unit % groups * channels + j
+                here = (unit * channels + j) * windows + start
+                of_weight, of_sums = split_plane(
+                    count,
+                    vectors,
+                    program,
+                    registers,
+                    one,
+                    at(output, here, one),
+                    addend,
+                    here,
+                    at(gradient, here, one),
+                    at(table, vector, one),
+                    at(norm, start, one),
+                    at(reciprocal, start, one),
+                    at(by_input, start, one),
+                    at(aside, j * ASIDE, one) if last_x else at(for_weight, here, one),
+                    at(aside, j * ASIDE, one) if last_x else at(for_input, here, one),
+                )
+                totals[vector] += of_weight
+                all_added += of_sums
+            if last_x:
+                there = at(for_weight, (unit * windows + start) * channels, one)
+                transpose(channels, count, aside, ASIDE, one, there, channels)
         turn(windows, by_input, reciprocal, source)
         result, target = sum_over_windows(transposed, 1, geometry, source, one), at(coefficients, unit * places, one)
         copy(places, result, target)
@@ -200,15 +222,23 @@ def split_planes(first: int, last: int, share: int, given: Any) -> None:
         at(added, share, 1.0)[0] = all_added
 
 
-@range_pass(7)
+@range_pass(8)
 def add_along_planes(first: int, last: int, share: int, given: Any) -> None:
-    """total += x·coefficient·longest, for planes of an image and a group."""
+    """total += x·coefficient·longest, for planes of an image and a group.
+
+    If there is an address for a total with channels last, of a layer of one group, it is that to which this is added,
+    and it gets planes.
+    """
     one = one_of(given)
-    groups, channels, places, x, coefficients, longest, total = integers(given)
+    groups, channels, places, x, coefficients, longest, total, last_total = integers(given)
     for unit in range(first, last):
         factor, coefficient = at(longest, unit % groups, one)[0], at(coefficients, unit * places, one)
-        for c in range(channels):
-            here = (unit * channels + c) * places
-            plane, target = at(x, here, one), at(total, here, one)
-            for k in range(places):
-                target[k] += plane[k] * coefficient[k] * factor
+        here = unit * channels * places
+        for start in range(0, channels, WIDE):
+            count = WIDE if channels - start > WIDE else channels - start
+            if last_total:
+                source, planes = at(last_total, here + start, one), at(total, here + start * places, one)
+                transpose(places, count, source, channels, one, planes, places)
+            for c in range(start, start + count):
+                plane, target = at(x, here + c * places, one), at(total, here + c * places, one)
+                add_multiples(places, plane, coefficient, factor, target)

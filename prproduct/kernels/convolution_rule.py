@@ -19,18 +19,21 @@ from prproduct.kernels.contractions import Convolution
 from prproduct.kernels.programs import Program
 from prproduct.kernels.rules import Gradients, Loans, Vectors, WrittenPasses, float64_at
 from prproduct.kernels.scores import Phase, stand_in
-from prproduct.kernels.tables import FIELDS, STRIP
+from prproduct.kernels.tables import ASIDE, FIELDS, STRIP
 from prproduct.kernels.threads import threads_for
 
 _AXES = 3
 _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 # What a score is played with: memory by its address.
-MEMORY, X, W, BIAS, P, GRAD, FOR_WEIGHT, FOR_INPUT, DX, DW, ADDEND = map(stand_in, range(11))
+MEMORY, X, W, BIAS, P, GRAD, FOR_WEIGHT, FOR_INPUT, DX, DW, ADDEND, LAST_X, LAST_DX = map(stand_in, range(13))
 
 
 class Passes(WrittenPasses):
-    """Those for one convolution of input and weight of given shapes, with stand-ins for all memory."""
+    """Those for one convolution of input and weight of given shapes, with stand-ins for all memory.
+
+    If they `lay_out` planes, the native backward between them gets and gives tensors with channels last.
+    """
 
     def __init__(
         self,
@@ -42,10 +45,11 @@ class Passes(WrittenPasses):
         output: torch.Size,
         planes: bool,
         threads: int,
+        lays_out: bool = False,
     ) -> None:
         groups, transposed = contraction.groups, contraction.transposed
         self.contraction, self.planes, self.in_channels = contraction, planes, input[1] // groups
-        self.together = 1 if planes else groups
+        self.together, self.lays_out = 1 if planes else groups, lays_out
         self.units = units_of(contraction, input, planes)
         wide, narrow = (output[2:], input[2:]) if transposed else (input[2:], output[2:])
         sizes = tuple(wide), tuple(narrow), tuple(weight[2:])
@@ -54,6 +58,7 @@ class Passes(WrittenPasses):
         self.data_vectors = input[0] * groups * windows
         memory = self.together * (2 * math.prod(map(max, wide, narrow)) + 3 * windows)
         vectors = _kernels(weight, groups, transposed)
+        memory += ASIDE * vectors.channels if lays_out else 0
         tile = 0 if planes else (FIELDS + 1) * max(STRIP, groups * vectors.channels)
         numbers = (input[0] * groups * self.places, threads * memory, threads * tile)
         super().__init__(program, dtype, vectors, groups, True, threads, 0, *numbers)
@@ -81,7 +86,8 @@ class Passes(WrittenPasses):
         where = (X, P, GRAD, FOR_WEIGHT, FOR_INPUT, self.table, self.by_weight, self.total_norm, self.coefficients)
         memory = (self.registers, self.work) if self.planes else (self.registers, self.work, self.tiles)
         split = convolution_passes().split_planes if self.planes else channels_last_passes().split_last
-        integers = (*what, self.geometry.ctypes.data, *where, *memory, self.plan, addend, self.added)
+        last = (LAST_X if self.lays_out else 0,) if self.planes else ()
+        integers = (*what, self.geometry.ctypes.data, *where, *memory, self.plan, addend, self.added, *last)
         return [Phase(split[self.size], 0, self.units, integers, waits=True)]
 
     def split_total(self) -> list[Phase]:
@@ -97,7 +103,8 @@ class Passes(WrittenPasses):
         if not self.program.input.has_sums:
             return []
         add = convolution_passes().add_along_planes if self.planes else channels_last_passes().add_along_last
-        where = (self.groups, self.in_channels, self.places, X, self.coefficients, self.longest, DX)
+        last = (LAST_DX if self.lays_out else 0,) if self.planes else ()
+        where = (self.groups, self.in_channels, self.places, X, self.coefficients, self.longest, DX, *last)
         return [Phase(add[self.size], 0, self.units, where)]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -46,6 +47,26 @@ class Desk:
         self.memory = torch.empty(size, dtype=torch.uint8, device="cpu")
         self.address = self.memory.data_ptr()
         self.answer = ctypes.c_double.from_address(self.address)
+        self.views: dict[Any, Any] = {}  # on its memory, by whatever they are known
+
+    def tensor(self, like: Tensor, start: int, format: torch.memory_format) -> Tensor:
+        """A tensor of this shape and type, from so many bytes on."""
+        strides = torch.empty_like(like, memory_format=format, device="meta").stride()
+        numbers = self.memory[start : start + like.nbytes].view(like.dtype)
+        return numbers.as_strided(like.shape, strides)
+
+
+def take_desk(size: int) -> Desk:
+    """One with so many bytes, until `give_back_desk`."""
+    try:
+        desk = _desks.pop()
+    except IndexError:
+        return Desk(size)
+    return desk if desk.size >= size else Desk(size)
+
+
+_desks: list[Desk] = []  # in nobody's use: at most as many as threads ever ran a backward at once
+give_back_desk = _desks.append
 
 
 def desk(size: int) -> Desk:

@@ -79,6 +79,11 @@ class Program:
         """What is known for each shape (`small_linear.py`)."""
         return {}
 
+    @functools.cached_property
+    def usual_convolutions(self) -> dict[Any, Any]:
+        """What is known for each shape (`usual_convolution.py`)."""
+        return {}
+
 
 def program_of(product: Product) -> Program | None:
     """The program of a product's rule; None if the product does not say that it is elementwise."""

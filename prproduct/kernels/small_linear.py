@@ -15,7 +15,7 @@ from torch import Tensor, empty_like
 
 from prproduct.kernels.blas import gemm
 from prproduct.kernels.linear_rule import PRODUCTS, THEN, Passes
-from prproduct.kernels.memory import Desk
+from prproduct.kernels.memory import give_back_desk, take_desk
 from prproduct.kernels.programs import Program
 from prproduct.kernels.rules import ThreeGradients, Wanted
 from prproduct.kernels.scores import Score
@@ -63,7 +63,7 @@ def small_backward(
     ):
         return None
     score, threads, bytes, inside, rows, channels = written
-    desk = _take_desk(bytes)
+    desk = take_desk(bytes)
     if inside:
         where = desk.address + inside
     else:
@@ -90,7 +90,7 @@ def small_backward(
         0 if addend is None else addend.data_ptr(),
     )
     drowned = (added or bias is not None) and desk.answer.value != 0.0
-    _desks.append(desk)
+    give_back_desk(desk)
     if drowned:
         p = torch.mm(x.view(rows, -1), w.t()).view(grad.shape)
         again = small_backward(program, x, w, None, p, None, grad, (*wanted[:2], False))
@@ -101,17 +101,6 @@ def small_backward(
         if dw is not None:
             dw.addmm_(across, x.view(rows, -1))  # (out, rows) @ (rows, in)
     return dx, dw, db
-
-
-_desks: list[Desk] = []  # in nobody's use: at most as many as threads ever ran a backward at once
-
-
-def _take_desk(bytes: int) -> Desk:
-    try:
-        desk = _desks.pop()
-    except IndexError:
-        return Desk(bytes)
-    return desk if desk.size >= bytes else Desk(bytes)
 
 
 def _write(

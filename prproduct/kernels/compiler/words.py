@@ -92,6 +92,36 @@ def copy_eight(builder: ir.IRBuilder, target: Pointer, source: Pointer) -> None:
 
 
 @Word
+def transpose_square(
+    builder: ir.IRBuilder, size: Any, source: Pointer, source_step: Any, target: Pointer, target_step: Any
+) -> None:
+    """So many rows of as many numbers, a power of two, which become columns; steps go from row to row.
+
+    Rows are paired with their neighbours and exchange every other number, then with those two further on and exchange
+    every other two, and so on.
+    """
+    if source.element != target.element:
+        raise TypeError(f"{source.element} behind a pointer to {target.element}")
+    count, align = size.constant, BYTES[source.element]
+
+    def row(pointer: Pointer, step: Any, k: int) -> Any:
+        return place_of(builder, pointer, builder.mul(integer(builder, step), INT64(k)))
+
+    of_rows, of_places = ir.VectorType(source.element, count), ir.VectorType(INT32, count)
+    rows = [builder.load(row(source, source_step, k), typ=of_rows, align=align) for k in range(count)]
+    run = 1
+    while run < count:
+        for upper in (k for k in range(count) if not k & run):
+            pair = rows[upper], rows[upper + run]
+            for lower in (0, 1):
+                places = [(k & ~run) + run * lower + (count if k & run else 0) for k in range(count)]
+                rows[upper + run * lower] = builder.shuffle_vector(*pair, ir.Constant(of_places, list(map(INT32, places))))
+        run *= 2
+    for k in range(count):
+        builder.store(rows[k], row(target, target_step, k), align=align)
+
+
+@Word
 def room(builder: ir.IRBuilder, count: Any) -> Pointer:
     """Memory for so many integers, until the function returns."""
     return Pointer(builder.alloca(INT64, count), INT64)

@@ -1,0 +1,181 @@
+"""The backward of a usual convolution in one straight line: planes of float32 or float64, all of them in order.
+
+As with `small_linear.py`: between native operations Python runs with cold caches, and `ConvolutionRule` took 3 % of a
+convolution of 10 ms. What follows from shapes is looked up once. All else is left to `ConvolutionRule`.
+
+Torch's own convolutions (oneDNN) work on channels that lie together. They bring planes into such order and back, the
+gradient twice, and that takes a quarter of a small convolution's backward. Passes, which have every number at hand
+anyway, do it as they go: D∘g is written with channels last, and dX comes back from there when its correction is added.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, empty_like
+
+from prproduct.kernels.contractions import Convolution
+from prproduct.kernels.convolution_rule import Passes, units_of
+from prproduct.kernels.memory import Desk, give_back_desk, take_desk
+from prproduct.kernels.programs import Program
+from prproduct.kernels.rules import Gradients
+from prproduct.kernels.scores import Score
+from prproduct.kernels.threads import team, threads_for
+
+
+class _Written(NamedTuple):
+    """What is known for given shapes."""
+
+    before: Score  # the native backward
+    behind: Score
+    threads: int
+    bytes: int  # that its passes work in, with D∘g, and the input with channels last if they lay it out
+    turned: int  # how far into them D∘g lies
+    last_input: int  # and the input; 0 if planes stay as they are
+    native: tuple[Any, ...]  # arguments of torch's own backward, behind gradient, input and weight
+
+
+def usual_backward(
+    program: Program,
+    contraction: Convolution,
+    x: Tensor,
+    w: Tensor,
+    bias: Tensor | None,
+    p: Tensor,
+    addend: Tensor | None,
+    grad: Tensor,
+    wanted: tuple[bool, bool],
+) -> Gradients | None:
+    """The gradients, for tensors that `compiled.serves`; None if it is no such convolution.
+
+    p is the output, with the bias and the addend in it if there are any.
+    """
+    added = addend is not None
+    key = (contraction, x.shape, w.shape, p.shape, bias is None, added, x.dtype, wanted, team())
+    written = program.usual_convolutions.get(key)
+    if written is None:
+        written = program.usual_convolutions[key] = _write(program, *key)
+    if not written or not (
+        x.is_contiguous()
+        and w.is_contiguous()
+        and p.is_contiguous()
+        and grad.is_contiguous()
+        and p.shape == grad.shape
+        and (bias is None or (bias.is_contiguous() and bias.shape == p.shape[1:2]))
+        and (addend is None or (addend.is_contiguous() and addend.shape == p.shape))
+    ):
+        return None
+    before, behind, threads, bytes, inside, last_input, native = written
+    desk = take_desk(bytes)
+    views = desk.views.get(before)
+    if views is None:
+        views = desk.views[before] = _views(desk, x, p, inside, last_input)
+    turned, last_x = views
+    where = turned.data_ptr()
+    before.play(
+        threads,
+        desk.address,
+        x.data_ptr(),
+        w.data_ptr(),
+        0 if bias is None else bias.data_ptr(),
+        p.data_ptr(),
+        grad.data_ptr(),
+        where,
+        where,
+        0,
+        0,
+        0 if addend is None else addend.data_ptr(),
+        0 if last_x is None else last_x.data_ptr(),
+    )
+    if (added or bias is not None) and desk.answer.value != 0.0:  # what was added has drowned p
+        give_back_desk(desk)
+        return usual_backward(program, contraction, x, w, None, contraction.native(x, w, None), None, grad, wanted)
+    dx, dw, _ = _native_backward(turned, x if last_x is None else last_x, w, None, *native)
+    last_dx = None
+    if dx is not None and last_x is not None:
+        last_dx, dx = dx.contiguous(memory_format=torch.channels_last), empty_like(x)
+    elif dx is not None:
+        dx = dx.contiguous()
+    if dw is not None:
+        dw = dw.contiguous()
+    behind.play(
+        threads,
+        desk.address,
+        x.data_ptr(),
+        w.data_ptr(),
+        0,
+        0,
+        0,
+        0,
+        0,
+        0 if dx is None else dx.data_ptr(),
+        0 if dw is None else dw.data_ptr(),
+        0,
+        0,
+        0 if last_dx is None else last_dx.data_ptr(),
+    )
+    give_back_desk(desk)
+    return dx, dw
+
+
+_native_backward = torch.ops.aten.convolution_backward.default
+
+
+def _views(desk: Desk, x: Tensor, p: Tensor, turned: int, last_input: int) -> tuple[Tensor, Tensor | None]:
+    """Memory on a desk as D∘g, and as the input with channels last."""
+    if not last_input:
+        return desk.tensor(p, turned, torch.contiguous_format), None
+    return desk.tensor(p, turned, torch.channels_last), desk.tensor(x, last_input, torch.channels_last)
+
+
+def _write(
+    program: Program,
+    contraction: Convolution,
+    x: torch.Size,
+    w: torch.Size,
+    p: torch.Size,
+    without_bias: bool,
+    added: bool,
+    dtype: torch.dtype,
+    wanted: tuple[bool, bool],
+    team: tuple[int, bool],
+) -> _Written | tuple[()]:
+    """Nothing if it is no such convolution."""
+    if len(program.usual_convolutions) >= _REMEMBERED:  # as with images of any size
+        program.usual_convolutions.clear()
+    half, groups = program.weight, contraction.groups
+    depthwise = 1 < groups == x[1] and not contraction.transposed
+    if depthwise or not (program.same and half.writes and half.has_sums) or contraction.output_shape(x, w) != p:
+        return ()
+    threads = threads_for(max(x.numel(), p.numel()), units_of(contraction, x, planes=True))
+    lays_out = _lays_out(contraction, x, w, p, dtype)
+    passes = Passes.of(program, dtype, contraction, x, w, p, True, threads, lays_out)
+    before = [Passes.measure if without_bias else Passes.measure_with_biases]
+    before.append(Passes.split_total if added else Passes.split)
+    if added or not without_bias:
+        before.append(Passes.check_total if added else Passes.check)
+    behind = [part for part, wants in zip((Passes.along_input, Passes.along_weight), wanted, strict=True) if wants]
+    turned = _whole_lines(passes.bytes)
+    last_input = _whole_lines(turned + p.numel() * dtype.itemsize)
+    bytes = last_input + (x.numel() * dtype.itemsize if lays_out else 0)
+    no_padding = (0,) * len(contraction.stride)
+    native = (contraction.stride, contraction.padding, contraction.dilation, contraction.transposed)
+    native = (*native, contraction.output_padding or no_padding, groups, [*wanted, False])
+    scores = passes.score(*before), passes.score(*behind)
+    return _Written(*scores, threads, bytes, turned, last_input if lays_out else 0, native)
+
+
+def _whole_lines(bytes: int) -> int:
+    return -(-bytes // _LINE) * _LINE
+
+
+def _lays_out(contraction: Convolution, x: torch.Size, w: torch.Size, p: torch.Size, dtype: torch.dtype) -> bool:
+    """Whether that pays."""
+    if len(x) != 4 or contraction.groups != 1 or contraction.transposed or dtype != torch.float32:
+        return False
+    return True
+
+
+_REMEMBERED = 1024  # shapes, for each product
+_LINE = 64  # bytes of the cache
