@@ -18,8 +18,8 @@ from prproduct.kernels.compiler.entries import range_pass
 from prproduct.kernels.compiler.words import at, call, integers, one_of, part_of_pass
 from prproduct.kernels.program_passes import prepare
 from prproduct.kernels.strips import copy, split_plane, turn
-from prproduct.kernels.tables import ASIDE, STRIP
-from prproduct.kernels.transposition import WIDE, transpose
+from prproduct.kernels.tables import ASIDE, STRIP, WIDE
+from prproduct.kernels.transposition import transpose
 
 # The integers by which passes know where a convolution's windows lie (`convolution_rule._geometry`), the first six for
 # each of the axes: places, windows, kernel, stride, padding, dilation; how many axes are not trivial; how far apart the

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from prproduct.kernels.compiler.words import at, part_of_pass, transpose_square
+from prproduct.kernels.tables import WIDE
 
-WIDE, NARROW = 16, 8  # a line of the cache in float32, and half of one
+NARROW = 8
 
 
 @part_of_pass()

@@ -115,7 +115,9 @@ def transpose_square(
             pair = rows[upper], rows[upper + run]
             for lower in (0, 1):
                 places = [(k & ~run) + run * lower + (count if k & run else 0) for k in range(count)]
-                rows[upper + run * lower] = builder.shuffle_vector(*pair, ir.Constant(of_places, list(map(INT32, places))))
+                rows[upper + run * lower] = builder.shuffle_vector(
+                    *pair, ir.Constant(of_places, list(map(INT32, places)))
+                )
         run *= 2
     for k in range(count):
         builder.store(rows[k], row(target, target_step, k), align=align)
