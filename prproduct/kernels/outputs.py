@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, UntypedStorage
+from torch._C._autograd import _top_saved_tensors_default_hooks
 from torch.compiler import is_compiling
 from torch.multiprocessing.reductions import StorageWeakRef
 
@@ -37,16 +38,17 @@ class Remembered:
     True
     """
 
+    chances = 8  # backwards of other graphs, through which an output is looked for
+    held: UntypedStorage | None = None
+    elsewhere = NOTHING
+    partner: Partner | None = None
+
     def __init__(self, output: Tensor, witness: Tensor) -> None:
         storage = output.untyped_storage()
         self.reference, self.bytes = StorageWeakRef(storage), storage.nbytes()
         self.offset, self.shape, self.strides = output.storage_offset(), output.shape, output.stride()
         self.dtype, self.device = output.dtype, output.device
         self.witness, self.version = witness, witness._version
-        self.chances = _CHANCES
-        self.held: UntypedStorage | None = None
-        self.elsewhere = NOTHING
-        self.partner: Partner | None = None
         not_held.append(weakref.ref(self))
 
     @property
@@ -115,7 +117,7 @@ _FEW = 2**20  # bytes
 
 
 def _in_checkpoint() -> bool:
-    hooks = torch._C._autograd._top_saved_tensors_default_hooks(False)
+    hooks = _top_saved_tensors_default_hooks(False)
     return hooks is not None and getattr(hooks[0], "__module__", None) == "torch.utils.checkpoint"
 
 
@@ -154,4 +156,3 @@ def hold_what_is_left(node: Any) -> None:
 
 
 _last = threading.local()  # which backward that was
-_CHANCES = 8  # backwards of other graphs, through which an output is looked for

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import nn
+from torch.compiler import is_compiling
 
 from prproduct.autograd import Keeping, Memory, check_memory
 from prproduct.kernels.outputs import Habit
@@ -74,7 +75,7 @@ def memory_of(layer: ProductLayer) -> Keeping:
     memory = layer.product_memory
     if memory != "auto":
         return memory
-    if torch.compiler.is_compiling():  # which decides for itself what to keep
+    if is_compiling():  # which decides for itself what to keep
         return "save"
     own = vars(layer)
     habit: Habit | None = own.get("product_habit")
