@@ -117,7 +117,7 @@ def gradients(
     if wants_input or wants_weight:
         served = (bias is None or bias.dim() <= 1) and serves(grad, input, weight, bias, output, addend)
         program, offset = program_of(product) if served else None, bias
-        if program is not None and type(contraction) is Convolution and contraction.is_pointwise(weight):  # noqa: SIM102
+        if program is not None and type(contraction) is Convolution and contraction.is_pointwise(weight.shape):  # noqa: SIM102
             if all(t is None or t.movedim(1, -1).is_contiguous() for t in (grad, input, output, addend)):
                 return _of_places(product, input, weight, bias, output, grad, wanted, addend)
         if program is not None and type(contraction) is Linear and product.has_native_forward:

@@ -98,6 +98,14 @@ def convolution_passes() -> Any:
 
 
 @functools.cache
+def pointwise_passes() -> Any:
+    """Those of convolutions of single places."""
+    from prproduct.kernels import pointwise_passes
+
+    return pointwise_passes
+
+
+@functools.cache
 def channels_last_passes() -> Any:
     """Those of convolutions with channels last."""
     from prproduct.kernels import channels_last_passes

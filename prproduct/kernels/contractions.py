@@ -134,9 +134,9 @@ class Convolution:
     output_padding: tuple[int, ...] = ()
     transposed: bool = False
 
-    def is_pointwise(self, weight: Tensor) -> bool:
+    def is_pointwise(self, weight: torch.Size) -> bool:
         """Whether windows are single places, with all their channels, and each place is one: a linear layer's rows."""
-        alone = not self.transposed and self.groups == 1 and weight.shape[2:].numel() == 1
+        alone = not self.transposed and self.groups == 1 and weight[2:].numel() == 1
         return alone and all(step == 1 for step in self.stride) and not any(self.padding)
 
     def native(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

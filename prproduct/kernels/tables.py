@@ -8,6 +8,7 @@ from __future__ import annotations
 STRIP = 512  # pairs: a handful of such registers stays in the first-level cache
 WIDE = 16  # channels that are transposed together: a line of the cache
 ASIDE = STRIP + WIDE  # a strip of many channels, so far apart that they do not displace each other in the cache
+STRIP_ROWS = 4  # of what is known of a strip of windows: squares, norms, their inverses, and sums
 BLOCK = 64  # rows added up in the layer's own precision before they go to a total in float64
 
 # What is known of the weight vectors (`pairs.WeightVectors`), one field after the other.

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, empty_like
 
+from prproduct.kernels import pointwise
 from prproduct.kernels.contractions import Convolution
 from prproduct.kernels.convolution_rule import Passes, units_of
 from prproduct.kernels.memory import Desk, give_back_desk, take_desk
@@ -30,10 +31,10 @@ class _Written(NamedTuple):
     """What is known for given shapes."""
 
     before: Score  # the native backward
-    behind: Score
+    behind: Score | None  # None if there is no native one between them: passes have done all
     threads: int
     bytes: int  # that its passes work in, with D∘g, and the input with channels last if they lay it out
-    turned: int  # how far into them D∘g lies
+    turned: int  # how far into them D∘g lies; 0 if passes have done all
     last_input: int  # and the input; 0 if planes stay as they are
     native: tuple[Any, ...]  # arguments of torch's own backward, behind gradient, input and weight
 
@@ -71,11 +72,17 @@ def usual_backward(
         return None
     before, behind, threads, bytes, inside, last_input, native = written
     desk = take_desk(bytes)
-    views = desk.views.get(before)
-    if views is None:
-        views = desk.views[before] = _views(desk, x, p, inside, last_input)
-    turned, last_x = views
-    where = turned.data_ptr()
+    dx = dw = last_dx = turned = last_x = None
+    if behind is None:
+        dx, dw = empty_like(x) if wanted[0] else None, empty_like(w) if wanted[1] else None
+    else:
+        views = desk.views.get(before)
+        if views is None:
+            if len(desk.views) >= _REMEMBERED:
+                desk.views.clear()
+            views = desk.views[before] = _views(desk, x, p, inside, last_input)
+        turned, last_x = views
+    where = desk.address + inside
     before.play(
         threads,
         desk.address,
@@ -86,16 +93,18 @@ def usual_backward(
         grad.data_ptr(),
         where,
         where,
-        0,
-        0,
+        0 if dx is None else dx.data_ptr(),
+        0 if dw is None else dw.data_ptr(),
         0 if addend is None else addend.data_ptr(),
         0 if last_x is None else last_x.data_ptr(),
     )
     if (added or bias is not None) and desk.answer.value != 0.0:  # what was added has drowned p
         give_back_desk(desk)
         return usual_backward(program, contraction, x, w, None, contraction.native(x, w, None), None, grad, wanted)
+    if behind is None:
+        give_back_desk(desk)
+        return dx, dw
     dx, dw, _ = _native_backward(turned, x if last_x is None else last_x, w, None, *native)
-    last_dx = None
     if dx is not None and last_x is not None:
         last_dx, dx = dx.contiguous(memory_format=torch.channels_last), empty_like(x)
     elif dx is not None:
@@ -153,6 +162,9 @@ def _write(
     if depthwise or not (program.same and half.writes and half.has_sums) or contraction.output_shape(x, w) != p:
         return ()
     threads = threads_for(max(x.numel(), p.numel()), units_of(contraction, x, planes=True))
+    if pointwise.serves(contraction, w, dtype):
+        single = pointwise.Passes(program, dtype, x, w, threads)
+        return _Written(single.score(wanted, not without_bias, added), None, threads, single.bytes, 0, 0, ())
     passes = Passes.of(program, dtype, contraction, x, w, p, True, threads, lays_out)
     before = [Passes.measure if without_bias else Passes.measure_with_biases]
     before.append(Passes.split_total if added else Passes.split)
