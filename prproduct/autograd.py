@@ -189,7 +189,7 @@ class EagerProductFn(TransformedProductFn):
         if not_held:  # by the layers before this one, which will need them soon
             hold_what_is_left(ctx)
         if output is None:
-            output, addend = _find_again(ctx, input, weight, bias, grad)
+            output, addend, _ = _find_again(ctx, input, weight, bias, grad)
         elif is_grad_enabled() or witness._version != version:
             output = None  # create_graph=True: p has to hang on input and weight; or somebody wrote into the output
         return *_backward(contraction, product, input, weight, bias, output, grad, wanted, addend), None

@@ -31,6 +31,7 @@ class Found(NamedTuple):
 
     output: Tensor | None
     addend: Tensor | None = None
+    itself: bool = False  # in its own memory, which somebody else keeps
 
 
 NOTHING = Found(None)

@@ -1,4 +1,4 @@
-"""memory="auto", a layer's own: it keeps its output only where it finds out that nobody else does."""
+"""memory="auto", a layer's own: it keeps its output where that costs nothing, or where nobody else keeps it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from prproduct.kernels.outputs import not_held
 
 
 def keepers(net: nn.Module) -> list[str]:
-    """The layers that have learned to keep their output."""
+    """The layers that have learned to keep their output: nobody else does, or somebody does as it is."""
     return [name for name, m in net.named_modules() if "product_habit" in vars(m) and m.product_habit.learned]
 
 
@@ -41,7 +41,8 @@ def test_the_papers_networks_keep_as_much_as_natively(name):
     x = torch.randn(16, 3, 32, 32)
     bytes_kept = [kept_bytes(lambda t, net=net: net(t).square().mean(), x) for net in (native, ours)]
     assert bytes_kept[1] <= 1.003 * bytes_kept[0]  # the classifier's output
-    assert not keepers(ours)
+    told = [] if name == "resnet8" else [layer for layer, _ in ours.named_modules() if layer.endswith("conv2")]
+    assert not set(told) & set(keepers(ours))  # of what is added to something, or put together with something
 
 
 def test_a_layer_learns_to_keep_what_nobody_else_keeps():
@@ -83,7 +84,7 @@ def test_gradients_stay_the_same_to_the_bit_if_a_layer_is_called_in_several_plac
     steps = [train(net, x) for _ in range(3)]
     for gradients in steps[1:]:
         assert all(torch.equal(a, b) for a, b in zip(gradients, steps[0], strict=True))
-    assert keepers(net) == []
+    assert keepers(net) == ["first"]
 
 
 def test_what_is_written_into_is_not_worth_keeping():
@@ -94,14 +95,16 @@ def test_what_is_written_into_is_not_worth_keeping():
     assert keepers(nets[1]) == ["2"]
 
 
-def test_a_head_that_is_not_converted_costs_one_output():
-    """When the first of our layers goes back, what others kept of its output is gone; of those before it, it is not."""
+def test_a_head_that_is_not_converted_costs_no_memory():
+    """When the first of our layers goes back, what others kept of its output is gone: it keeps it, too, from then on."""
     blocks = [layer for _ in range(4) for layer in (nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU())]
-    net = nn.Sequential(*blocks, nn.Flatten(), nn.Linear(256, 2))
-    pr.convert(net, filter_fn=lambda layer, name: isinstance(layer, nn.Conv2d))
-    for _ in range(4):
-        train(net, torch.randn(2, 4, 8, 8))
-    assert keepers(net) == ["9"]
+    native, x = nn.Sequential(*blocks, nn.Flatten(), nn.Linear(256, 2)), torch.randn(2, 4, 8, 8)
+    net = pr.convert(copy.deepcopy(native), filter_fn=lambda layer, name: isinstance(layer, nn.Conv2d))
+    train(net, x)
+    habits = [vars(layer)["product_habit"] for layer in net if isinstance(layer, pr.nn.Conv2d)]
+    assert all(habit.learned for habit in habits)
+    kept = [kept_bytes(lambda t, net=net: net(t).square().mean(), x) for net in (native, net)]
+    assert kept[0] == kept[1]  # as all are kept by BatchNorm
 
 
 def test_few_rows_are_kept_at_once_and_many_are_not():
@@ -136,7 +139,7 @@ def test_two_backwards_of_one_graph():
     first, second = (torch.autograd.grad(loss, list(net.parameters()), retain_graph=True) for _ in range(2))
     for a, b in zip(first, second, strict=True):
         assert torch.equal(a, b)
-    assert keepers(net) == []
+    assert not any(name.endswith("conv2") for name in keepers(net))  # which are added to something
 
 
 def test_two_graphs_one_after_the_other():
@@ -147,7 +150,7 @@ def test_two_graphs_one_after_the_other():
     for loss, expected in zip(losses, alone, strict=True):
         got = torch.autograd.grad(loss, list(net.parameters()))
         assert all(relative_error(a, b) <= 1e-5 for a, b in zip(got, expected, strict=True))
-    assert keepers(net) == []
+    assert not any(name.endswith("conv2") for name in keepers(net))
 
 
 def test_graphs_that_live_on_are_forgotten():
