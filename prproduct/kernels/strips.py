@@ -163,7 +163,7 @@ def _split_at_once(
     return total
 
 
-@part_of_pass()
+@part_of_pass(inlined=True)
 def split_strip(
     count: int,
     program: int,
@@ -236,7 +236,7 @@ def split_strip(
     return of_weight, of_input
 
 
-@part_of_pass()
+@part_of_pass(inlined=True)
 def split_plane(
     windows: int,
     vectors: int,

@@ -248,7 +248,7 @@ class _Translator(Expressions):
         signature = ir.FunctionType(result, [raw_type(kind) for kind in types])
         into = ir.Function(module, signature, module.get_unique_name(part.__name__))
         into.linkage = "internal"
-        into.attributes.add("noinline")
+        into.attributes.add("alwaysinline" if part.inlined else "noinline")
         for argument in into.args:
             if part.apart and argument.type == ADDRESS:
                 argument.add_attribute("noalias")

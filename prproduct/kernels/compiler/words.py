@@ -197,11 +197,14 @@ class Part:
     """A function for use by passes.
 
     With `reassociates`, its sums may be taken in any order: several side by side, NaN and Inf as ever. With `apart`,
-    whatever it writes to lies apart from all else that it is given, and loops need not look.
+    whatever it writes to lies apart from all else that it is given, and loops need not look. With `inlined`, it is not
+    called but written out: that is for what has many arguments and only calls others.
     """
 
-    def __init__(self, function: Callable[..., Any], reassociates: bool = False, apart: bool = False) -> None:
-        self.function, self.reassociates, self.apart = function, reassociates, apart
+    def __init__(
+        self, function: Callable[..., Any], reassociates: bool = False, apart: bool = False, inlined: bool = False
+    ) -> None:
+        self.function, self.reassociates, self.apart, self.inlined = function, reassociates, apart, inlined
         self.__name__, self.__doc__ = function.__name__, function.__doc__
 
     def __call__(self, *arguments: Any) -> Any:
@@ -209,6 +212,8 @@ class Part:
         raise TypeError(f"{self.__name__} is a part of compiled passes")
 
 
-def part_of_pass(*, reassociates: bool = False, apart: bool = False) -> Callable[[Callable[..., Any]], Part]:
+def part_of_pass(
+    *, reassociates: bool = False, apart: bool = False, inlined: bool = False
+) -> Callable[[Callable[..., Any]], Part]:
     """Decorates a function that passes call; compiled for the types of each call."""
-    return lambda function: Part(function, reassociates, apart)
+    return lambda function: Part(function, reassociates, apart, inlined)
