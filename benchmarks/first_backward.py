@@ -18,6 +18,7 @@ _LAST = "memory_format=torch.channels_last"
 LAYERS = {
     "Linear 128×784→256": ("Linear(784, 256)", (128, 784)),
     "Conv2d 3×3 16→16": ("Conv2d(16, 16, 3, padding=1)", (8, 16, 32, 32)),
+    "Conv2d 1×1 24→48": ("Conv2d(24, 48, 1)", (8, 24, 32, 32)),
     "Conv2d 3×3, channels last": (f"Conv2d(16, 16, 3, padding=1).to({_LAST})", (8, 16, 32, 32)),
     "Conv2d depthwise 3×3": ("Conv2d(64, 64, 3, padding=1, groups=64)", (8, 64, 32, 32)),
     "LSTM 512→512": ("LSTM(512, 512)", (17, 8, 512)),

@@ -19,6 +19,7 @@ from torch import nn
 from prproduct.bench.cases import CASES, Case
 from prproduct.bench.rows import Report
 from prproduct.bench.timing import Verdict
+from prproduct.kernels.usual_convolution import FEW
 
 FLOAT = 4  # bytes
 
@@ -50,7 +51,8 @@ class Layer(NamedTuple):
     windows: int
     operations: int  # of one of its three products
     has_box_sums: bool
-    is_depthwise: bool  # compiled, it reads x, p and g and writes dX: as much as the native backward, which it replaces
+    is_whole: bool  # compiled, it reads x, p and g and writes dX: as much as the native backward, which it replaces
+    is_laid_out: bool  # compiled, it writes x with channels last, which the native backward does at least as often
 
     @classmethod
     def of(cls, case: Case) -> Layer:
@@ -62,8 +64,12 @@ class Layer(NamedTuple):
         groups = layer.groups if isinstance(layer, nn.Conv2d) else 1
         windows = output.numel() // layer.weight.shape[0] * groups
         operations = 2 * output.numel() * layer.weight[0].numel()
-        wide = isinstance(layer, nn.Conv2d) and max(layer.kernel_size) > 1
-        return cls(case.name, output.numel(), batch.numel(), windows, operations, wide, groups > 1)
+        if isinstance(layer, nn.Linear):
+            return cls(case.name, output.numel(), batch.numel(), windows, operations, False, False, False)
+        wide, few = max(layer.kernel_size) > 1, layer.in_channels * layer.out_channels <= FEW
+        return cls(
+            case.name, output.numel(), batch.numel(), windows, operations, wide, groups > 1 or not wide, few and wide
+        )
 
     def numbers(self, passes: Passes, box_sums: float = NUMBERS_OF_BOX_SUMS) -> float:
         """Moved beside the native backward."""
@@ -106,7 +112,7 @@ def bytes_table(layers: list[Layer]) -> list[str]:
         native = 3 * (layer.inputs + layer.outputs)
         numbers = [
             layer.numbers(LIMIT, 0),
-            0 if layer.is_depthwise else layer.numbers(COMPILED, 0),
+            0 if layer.is_whole else layer.numbers(COMPILED, 0) + layer.inputs * layer.is_laid_out,
             layer.numbers(PLAIN),
             layer.numbers(FUSED, 0),
             native,

@@ -204,7 +204,7 @@ def _convolve(
     memory: Keeping,
 ) -> Tensor:
     if not is_compiling():
-        usual = _usual.get((id(stride), id(padding), id(dilation), groups))
+        usual = _usual.get((id(stride), id(padding), id(dilation), id(groups)))
         if usual is not None and len(usual[0].stride) == dims and _fit(dims, input, weight) and input.dim() == dims + 2:
             return apply(usual[0], input, weight, bias, product, memory)
     native = NATIVE_CONVOLUTIONS[dims, False]
@@ -228,13 +228,13 @@ def _convolve(
     if steps is stride and margins is padding and gaps is dilation and not is_compiling():
         if len(_usual) >= _MOST:
             _usual.clear()
-        _usual[id(stride), id(padding), id(dilation), groups] = (contraction, stride, padding, dilation)
+        _usual[id(stride), id(padding), id(dilation), id(groups)] = (contraction, stride, padding, dilation, groups)
     return apply(contraction, input, weight, bias, product, memory)
 
 
-# Convolutions by the very tuples that a layer gives them with every call: to look at these takes 20 µs in a net. The
-# tuples are kept, so that no others get their place in memory.
-_usual: dict[tuple[int, int, int, int], tuple[Convolution, Any, Any, Any]] = {}
+# Convolutions by the very objects that a layer describes them with at every call: to look at these takes 20 µs in a
+# net. They are kept, so that no others get their place in memory.
+_usual: dict[tuple[int, int, int, int], tuple[Convolution, Any, Any, Any, Any]] = {}
 _MOST = 1024
 
 

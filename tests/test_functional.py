@@ -315,3 +315,38 @@ def test_a_bias_with_more_axes_than_the_output_is_taken_as_torch_takes_it():
 def test_the_product_is_named_by_keyword_only():
     with pytest.raises(TypeError):
         pr.functional.linear(torch.ones(1, 2), torch.ones(1, 2), None, "pr")
+
+
+def test_a_convolution_is_known_by_its_very_arguments():
+    """Not by equal ones: a float stride is an error however often the same whole number was given."""
+    x, w, one = torch.randn(2, 3, 8, 8), torch.randn(4, 3, 3, 3, requires_grad=True), (1, 1)
+    for _ in range(2):
+        assert torch.equal(functional.conv2d(x, w, None, one, one, one), F.conv2d(x, w, None, 1, 1, 1))
+    with pytest.raises(TypeError):
+        functional.conv2d(x, w, None, (1.0, 1.0), one, one)
+    with pytest.raises(TypeError):
+        functional.conv2d(x, w, None, one, one, one, [1])
+    with pytest.raises((TypeError, RuntimeError)):
+        functional.conv3d(x[:, :, None], w[:, :, None], None, one, one, one)
+    assert functional.conv2d(x[0], w, None, one, one, one).shape == (4, 8, 8)
+
+
+def test_a_list_of_strides_may_change_between_calls():
+    x, w, stride = torch.randn(2, 3, 8, 8), torch.randn(4, 3, 3, 3, requires_grad=True), [1, 1]
+    assert functional.conv2d(x, w, None, stride, (0, 0), (1, 1)).shape == (2, 4, 6, 6)
+    stride[0] = 2
+    assert functional.conv2d(x, w, None, stride, (0, 0), (1, 1)).shape == (2, 4, 3, 6)
+
+
+def test_a_layers_stride_may_change_between_calls():
+    layer, x = pr.nn.Conv2d(3, 4, 3), torch.randn(2, 3, 9, 9)
+    assert layer(x).shape == (2, 4, 7, 7)
+    layer.stride = (2, 3)
+    assert layer(x).shape == (2, 4, 4, 3)
+
+
+def test_known_convolutions_do_not_pile_up():
+    x, w = torch.randn(1, 1, 4), torch.randn(1, 1, 1, requires_grad=True)
+    for stride in range(1, 3000):
+        functional.conv1d(x, w, None, (stride,), (0,), (1,))
+    assert len(functional._usual) <= functional._MOST

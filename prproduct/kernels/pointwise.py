@@ -13,17 +13,26 @@ from prproduct.kernels.convolution_rule import ADDEND, BIAS, DW, DX, GRAD, MEMOR
 from prproduct.kernels.programs import Program
 from prproduct.kernels.rules import Vectors, Workspace
 from prproduct.kernels.scores import Phase, Score
-from prproduct.kernels.tables import ASIDE, STRIP_ROWS
-from prproduct.kernels.threads import openmp
+from prproduct.kernels.tables import ASIDE, STRIP, STRIP_ROWS
+from prproduct.kernels.threads import openmp, threads_for
 
 
-def serves(contraction: Convolution, weight: torch.Size, dtype: torch.dtype) -> bool:
+def serves(contraction: Convolution, input: torch.Size, weight: torch.Size, dtype: torch.dtype) -> bool:
     """Whether passes can do all, and are faster so: strips are short, and large weights are read anew for each.
 
-    Of a step, 24→48 channels win 35 hundredths, 204→48 win 27; 128→512 win none, and 512→2048 would lose as many.
+    Of a step, 24→48 channels win 35 hundredths, 204→48 win 27; 128→512 win none, and 512→2048 would lose as many. All
+    of torch's threads have to have as much to do.
     """
     small = weight.numel() <= _SMALL and contraction.is_pointwise(weight)
-    return small and openmp() is not None and gemm(dtype.itemsize) != 0
+    if not small or openmp() is None or gemm(dtype.itemsize) == 0:
+        return False
+    pieces, threads = pieces_of(input), threads_for(input.numel(), input.numel())
+    return pieces >= 4 * threads or pieces % threads == 0
+
+
+def pieces_of(input: torch.Size) -> int:
+    """What is shared out: strips of images."""
+    return input[0] * -(-math.prod(input[2:]) // STRIP)
 
 
 _SMALL = 2**15  # weights
@@ -36,6 +45,7 @@ class Passes(Workspace):
         self, program: Program, dtype: torch.dtype, input: torch.Size, weight: torch.Size, threads: int
     ) -> None:
         self.images, self.in_channels, self.places = input[0], input[1], math.prod(input[2:])
+        self.pieces = pieces_of(input)
         vectors = Vectors(weight[0], 1, self.in_channels, 0, self.in_channels, 0)
         strips, self.weights = threads * (STRIP_ROWS + weight[0]) * ASIDE, weight.numel()
         super().__init__(program, dtype, vectors, 1, True, threads, 0, strips, threads * self.weights)
@@ -50,7 +60,7 @@ class Passes(Workspace):
         memory = (self.registers, self.strips, self.plan, ADDEND if added else 0, self.added)
         integers = (*what, X, W, P, GRAD, *results, *known, *memory)
         phases = [self.weight_norms(W), self.weight_table(BIAS if biased else 0, int(biased and self.count > 1))]
-        phases.append(Phase(pointwise_passes().pointwise_planes[self.size], 0, self.images, integers, waits=True))
+        phases.append(Phase(pointwise_passes().pointwise_planes[self.size], 0, self.pieces, integers, waits=True))
         if wanted[1]:
             shares = (self.weights, self.threads, self.partial, DW)
             phases.append(Phase(pointwise_passes().add_up_shares[self.size], 0, self.weights, shares, waits=True))

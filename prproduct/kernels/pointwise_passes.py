@@ -38,7 +38,7 @@ def _multiply(
 
 @range_pass(19)
 def pointwise_planes(first: int, last: int, share: int, given: Any) -> None:
-    """dX of some images, and what they add to dW and to the sums for weight vectors; if there are addresses for them.
+    """dX of some strips, and what they add to dW and to the sums for weight vectors; if there are addresses for them.
 
     As in `convolution_passes.split_planes`.
     """
@@ -49,63 +49,47 @@ def pointwise_planes(first: int, last: int, share: int, given: Any) -> None:
     norm, reciprocal, by_input = at(square, ASIDE, one), at(square, 2 * ASIDE, one), at(square, 3 * ASIDE, one)
     turned, factor = at(square, STRIP_ROWS * ASIDE, one), at(longest, 0, one)[0]
     totals, all_norms, all_added = at(by_weight, share * channels, 1.0), 0.0, 0.0
-    sums, begun = at(partial, share * channels * in_channels, one), 0
-    registers = prepare(work, share, program, one)
+    sums = at(partial, share * channels * in_channels, one)
+    registers, strips = prepare(work, share, program, one), (places + STRIP - 1) // STRIP
     for unit in range(first, last):
-        for start in range(0, places, STRIP):
-            count = STRIP if places - start > STRIP else places - start
-            image = unit * in_channels * places + start
-            fill(count, one - one, square)
-            fill(count, one - one, by_input)
+        image, start = unit // strips, unit % strips * STRIP
+        count = STRIP if places - start > STRIP else places - start
+        planes = at(x, image * in_channels * places + start, one)
+        fill(count, one - one, square)
+        fill(count, one - one, by_input)
+        for c in range(in_channels):
+            add_squares(count, at(planes, c * places, one), square)
+        all_norms += norms(count, square, one, norm, reciprocal)
+        for j in range(channels):
+            here, strip = (image * channels + j) * places + start, at(turned, j * ASIDE, one)
+            of_weight, of_sums = split_plane(
+                count,
+                channels,
+                program,
+                registers,
+                one,
+                at(output, here, one),
+                addend,
+                here,
+                at(gradient, here, one),
+                at(table, j, one),
+                norm,
+                reciprocal,
+                by_input,
+                strip,
+                strip,
+            )
+            totals[j] += of_weight
+            all_added += of_sums
+        if dx:
+            target, w = at(dx, image * in_channels * places + start, one), at(weight, 0, one)
+            _multiply(gemm, in_channels, count, channels, w, in_channels, 1, turned, ASIDE, 0, target, places, 0)
+            turn(count, by_input, reciprocal, square)
             for c in range(in_channels):
-                add_squares(count, at(x, image + c * places, one), square)
-            all_norms += norms(count, square, one, norm, reciprocal)
-            for j in range(channels):
-                here = (unit * channels + j) * places + start
-                strip = at(turned, j * ASIDE, one)
-                of_weight, of_sums = split_plane(
-                    count,
-                    channels,
-                    program,
-                    registers,
-                    one,
-                    at(output, here, one),
-                    addend,
-                    here,
-                    at(gradient, here, one),
-                    at(table, j, one),
-                    norm,
-                    reciprocal,
-                    by_input,
-                    strip,
-                    strip,
-                )
-                totals[j] += of_weight
-                all_added += of_sums
-            planes = at(x, image, one)
-            if dx:
-                target, w = at(dx, image, one), at(weight, 0, one)
-                _multiply(gemm, in_channels, count, channels, w, in_channels, 1, turned, ASIDE, 0, target, places, 0)
-                turn(count, by_input, reciprocal, square)
-                for c in range(in_channels):
-                    add_multiples(count, at(planes, c * places, one), square, factor, at(target, c * places, one))
-            if partial:
-                _multiply(
-                    gemm,
-                    channels,
-                    in_channels,
-                    count,
-                    turned,
-                    ASIDE,
-                    0,
-                    planes,
-                    places,
-                    1,
-                    sums,
-                    in_channels,
-                    begun,
-                )
-                begun = 1
+                add_multiples(count, at(planes, c * places, one), square, factor, at(target, c * places, one))
+        if partial:
+            adds = 1 if unit > first else 0
+            _multiply(gemm, channels, in_channels, count, turned, ASIDE, 0, planes, places, 1, sums, in_channels, adds)
     at(total_norm, share, 1.0)[0] = all_norms
     if addend:
         at(added, share, 1.0)[0] = all_added

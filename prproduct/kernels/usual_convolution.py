@@ -161,10 +161,12 @@ def _write(
     depthwise = 1 < contraction.groups == x[1] and not contraction.transposed
     if depthwise or not (program.same and half.writes and half.has_sums) or contraction.output_shape(x, w) != p:
         return ()
-    threads = threads_for(max(x.numel(), p.numel()), units_of(contraction, x, planes=True))
-    if pointwise.serves(contraction, w, dtype):
+    most = max(x.numel(), p.numel())
+    if pointwise.serves(contraction, x, w, dtype):
+        threads = threads_for(most, pointwise.pieces_of(x))
         single = pointwise.Passes(program, dtype, x, w, threads)
         return _Written(single.score(wanted, not without_bias, added), None, threads, single.bytes, 0, 0, ())
+    threads = threads_for(most, units_of(contraction, x, planes=True))
     passes = Passes.of(program, dtype, contraction, x, w, p, True, threads, lays_out)
     before = [Passes.measure if without_bias else Passes.measure_with_biases]
     before.append(Passes.split_total if added else Passes.split)
@@ -191,7 +193,7 @@ def _lays_out(contraction: Convolution, x: Tensor, w: Tensor, p: torch.Size) -> 
     if len(p) != 4 or contraction.groups != 1 or contraction.transposed or x.dtype != torch.float32:
         return False
     channels = x.shape[1], p[1]
-    few, odd = math.prod(channels) <= _FEW, any(count % WIDE for count in channels)
+    few, odd = math.prod(channels) <= FEW, any(count % WIDE for count in channels)
     if min(channels) < _FEWEST or not (few or odd) or 4 * w.numel() > p.numel():
         return False
     return str(torch._C._select_conv_backend(x, w, None, *_geometry_of(contraction))).endswith("Mkldnn")
@@ -204,6 +206,6 @@ def _geometry_of(contraction: Convolution) -> tuple[Any, ...]:
     return stride, contraction.padding, contraction.dilation, *transposition, contraction.groups
 
 
-_FEW, _FEWEST = 2048, 6  # channels in times channels out, and either
+FEW, _FEWEST = 2048, 6  # channels in times channels out, and either
 _REMEMBERED = 1024  # shapes, for each product
 _LINE = 64  # bytes of the cache

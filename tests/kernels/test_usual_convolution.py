@@ -215,7 +215,7 @@ def planes_multiplied(passes_run):
 @pytest.mark.parametrize("channels", [(7, 5), (6, 1), (40, 33)], ids=str)
 def test_single_places(channels, size, wanted, product, planes_multiplied, set_threads):
     set_threads(2)
-    three = tensors(3, *channels, size, (1, 1), torch.float64)
+    three = tensors(8, *channels, size, (1, 1), torch.float64)
     three = [t.detach().requires_grad_(k in wanted) for k, t in enumerate(three)]
     y = pr.functional.conv2d(*three, product=product)
     got, expected = both_gradients(y, tuple(three[k] for k in wanted), torch.randn_like(y))
@@ -228,13 +228,23 @@ def test_single_places(channels, size, wanted, product, planes_multiplied, set_t
 @pytest.mark.parametrize("threads", [1, 2, 3, 8])
 def test_single_places_of_any_number_of_axes_by_any_number_of_threads(threads, axes, planes_multiplied, set_threads):
     set_threads(threads)
-    x, w, bias = tensors(5, 12, 20, (4, 5, 3)[:axes], (1, 1, 1)[:axes])
+    x, w, bias = tensors(32, 12, 20, (4, 5, 3)[:axes], (1, 1, 1)[:axes])
     y = getattr(pr.functional, f"conv{axes}d")(x, w, bias)
     grad = torch.randn_like(y)
     got, expected = both_gradients(y, (x, w, bias), grad)
     assert planes_multiplied()
     assert_equal_to_rounding(got, expected, torch.float32)
     assert all(map(torch.equal, got, torch.autograd.grad(y, (x, w, bias), grad)))
+
+
+@pytest.mark.parametrize(("batch", "size", "shared"), [(1, (32, 32), True), (3, (10, 10), False), (8, (4, 4), True)])
+def test_strips_are_shared_out_if_all_threads_get_as_many(batch, size, shared, planes_multiplied, set_threads):
+    set_threads(2)
+    x, w, bias = tensors(batch, 12, 20, size, (1, 1))
+    y = pr.functional.conv2d(x, w, bias)
+    got, expected = both_gradients(y, (x, w, bias), torch.randn_like(y))
+    assert bool(planes_multiplied()) is shared
+    assert_equal_to_rounding(got, expected, torch.float32)
 
 
 @pytest.mark.parametrize("options", [{"stride": 2}, {"padding": 1}, {"groups": 2}], ids=str)

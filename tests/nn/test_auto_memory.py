@@ -96,7 +96,7 @@ def test_what_is_written_into_is_not_worth_keeping():
 
 
 def test_a_head_that_is_not_converted_costs_no_memory():
-    """When the first of our layers goes back, what others kept of its output is gone: it keeps it, too, from then on."""
+    """When the first of our layers goes back, what others kept of its output is gone: it keeps it from then on, too."""
     blocks = [layer for _ in range(4) for layer in (nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU())]
     native, x = nn.Sequential(*blocks, nn.Flatten(), nn.Linear(256, 2)), torch.randn(2, 4, 8, 8)
     net = pr.convert(copy.deepcopy(native), filter_fn=lambda layer, name: isinstance(layer, nn.Conv2d))
