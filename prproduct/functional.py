@@ -215,13 +215,13 @@ def _convolve(
         return _convolve(dims, input.unsqueeze(0), weight, bias, steps, padding, gaps, groups, product, memory).squeeze(
             0
         )
-    if padding == "same" and all(step == 1 for step in steps):
+    if isinstance(padding, str) and padding == "same" and all(step == 1 for step in steps):
         # As torch does it: half on each side, and what is odd of it as an explicit zero at the far end.
         reach = [gap * (size - 1) for gap, size in zip(gaps, weight.shape[2:], strict=True)]
         if any(width % 2 for width in reach):
             input = F.pad(input, [side for width in reversed(reach) for side in (0, width % 2)])
         padding = [width // 2 for width in reach]
-    margins = _per_axis(0 if padding == "valid" else padding, dims)
+    margins = _per_axis(0 if isinstance(padding, str) and padding == "valid" else padding, dims)
     if margins is None:
         return _refuse(native, input, weight, bias, stride, padding, dilation, groups)
     contraction = Convolution(steps, margins, gaps, groups)

@@ -293,6 +293,17 @@ def test_batched_gradients_and_vectorized_jacobians_equal_a_loop(case):
     assert_close([jacobian], [torch.autograd.functional.jacobian(lambda w: ours(x, w, b, **options), w)], 1e-13)
 
 
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("kernel", [1, 3])
+def test_batched_gradients_of_convolutions_equal_a_loop(kernel, stride):
+    x, w = (torch.randn(shape).double().requires_grad_() for shape in ((2, 4, 6, 5), (3, 4, kernel, kernel)))
+    output = functional.conv2d(x, w, stride=stride)
+    upstream = torch.randn(3, *output.shape).double()
+    got = torch.autograd.grad(output, (x, w), upstream, is_grads_batched=True, retain_graph=True)
+    each = [torch.autograd.grad(output, (x, w), u, retain_graph=True) for u in upstream]
+    assert_close(got, [torch.stack(some) for some in zip(*each, strict=True)], 1e-12)
+
+
 def test_torch_compile_around_torch_func_is_refused_rather_than_wrong():
     """torch.compile drops a Function's backward under torch.func; the inner product's gradient would come out."""
     torch._dynamo.reset()

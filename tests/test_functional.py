@@ -303,6 +303,9 @@ def test_lists_for_tensors_get_torchs_own_error():
 def test_numpy_integers_are_whole_numbers():
     x, w = torch.randn(1, 2, 8, 8), torch.randn(3, 2, 3, 3).requires_grad_()
     assert torch.equal(functional.conv2d(x, w, stride=np.int64(2)), F.conv2d(x, w, stride=2))
+    for op in (functional.conv2d, F.conv2d):
+        with pytest.raises(TypeError):
+            op(x, w, padding=np.ones(2))
 
 
 def test_a_bias_with_more_axes_than_the_output_is_taken_as_torch_takes_it():

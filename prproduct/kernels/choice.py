@@ -89,7 +89,10 @@ def _compiled_rule(
     addend: Tensor | None = None,
 ) -> LinearRule | ConvolutionRule | DepthwiseRule:
     shape = contraction.output_shape(input.shape, weight.shape)
+    biases = (1, weight.shape[0]) if isinstance(contraction, Linear) else grad.shape[1:2]
     if any(t is not None and t.shape != shape for t in (grad, output, addend)):
+        raise RuntimeError(OTHER_SHAPES)
+    if bias is not None and bias.numel() not in biases:
         raise RuntimeError(OTHER_SHAPES)
     if isinstance(contraction, Linear):
         return LinearRule(contraction, program, input, weight, bias, output, addend)

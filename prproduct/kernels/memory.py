@@ -59,14 +59,18 @@ class Desk:
 def take_desk(size: int) -> Desk:
     """One with so many bytes, until `give_back_desk`."""
     try:
-        desk = _desks.pop()
-    except IndexError:
+        desk: Desk = _spare.desks.pop()
+    except (AttributeError, IndexError):
         return Desk(size)
     return desk if desk.size >= size else Desk(size)
 
 
-_desks: list[Desk] = []  # in nobody's use: at most as many as threads ever ran a backward at once
-give_back_desk = _desks.append
+def give_back_desk(desk: Desk) -> None:
+    """For this thread's next backward."""
+    try:
+        _spare.desks.append(desk)
+    except AttributeError:  # the thread's first
+        _spare.desks = [desk]
 
 
 def desk(size: int) -> Desk:

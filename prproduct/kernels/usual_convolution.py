@@ -21,7 +21,7 @@ from prproduct.kernels.contractions import Convolution
 from prproduct.kernels.convolution_rule import Passes, units_of
 from prproduct.kernels.memory import Desk, give_back_desk, take_desk
 from prproduct.kernels.programs import Program
-from prproduct.kernels.rules import Gradients
+from prproduct.kernels.rules import Gradients, Workspace
 from prproduct.kernels.scores import Score
 from prproduct.kernels.tables import WIDE
 from prproduct.kernels.threads import team, threads_for
@@ -37,6 +37,7 @@ class _Written(NamedTuple):
     turned: int  # how far into them D∘g lies; 0 if passes have done all
     last_input: int  # and the input; 0 if planes stay as they are
     native: tuple[Any, ...]  # arguments of torch's own backward, behind gradient, input and weight
+    passes: Workspace  # which have the memory that scores point to
 
 
 def usual_backward(
@@ -58,8 +59,9 @@ def usual_backward(
     key = (contraction, x.shape, w.shape, p.shape, bias is None, added, x.dtype, wanted, team())
     written = program.usual_convolutions.get(key)
     if written is None:
-        lays_out = _lays_out(contraction, x, w, p.shape)
-        written = program.usual_convolutions[key] = _write(program, lays_out, *key)
+        fits = contraction.output_shape(x.shape, w.shape) == p.shape  # hooks may have changed what was kept
+        lays_out = fits and _lays_out(contraction, x, w, p.shape)
+        written = program.usual_convolutions[key] = _write(program, lays_out, *key) if fits else ()
     if not written or not (
         x.is_contiguous()
         and w.is_contiguous()
@@ -70,7 +72,7 @@ def usual_backward(
         and (addend is None or (addend.is_contiguous() and addend.shape == p.shape))
     ):
         return None
-    before, behind, threads, bytes, inside, last_input, native = written
+    before, behind, threads, bytes, inside, last_input, native, _ = written
     desk = take_desk(bytes)
     dx = dw = last_dx = turned = last_x = None
     if behind is None:
@@ -159,13 +161,13 @@ def _write(
         program.usual_convolutions.clear()
     half = program.weight
     depthwise = 1 < contraction.groups == x[1] and not contraction.transposed
-    if depthwise or not (program.same and half.writes and half.has_sums) or contraction.output_shape(x, w) != p:
+    if depthwise or not (program.same and half.writes and half.has_sums):
         return ()
     most = max(x.numel(), p.numel())
     if pointwise.serves(contraction, x, w, dtype):
         threads = threads_for(most, pointwise.pieces_of(x))
         single = pointwise.Passes(program, dtype, x, w, threads)
-        return _Written(single.score(wanted, not without_bias, added), None, threads, single.bytes, 0, 0, ())
+        return _Written(single.score(wanted, not without_bias, added), None, threads, single.bytes, 0, 0, (), single)
     threads = threads_for(most, units_of(contraction, x, planes=True))
     passes = Passes.of(program, dtype, contraction, x, w, p, True, threads, lays_out)
     before = [Passes.measure if without_bias else Passes.measure_with_biases]
@@ -177,7 +179,7 @@ def _write(
     last_input = _whole_lines(turned + p.numel() * dtype.itemsize)
     bytes = last_input + (x.numel() * dtype.itemsize if lays_out else 0)
     scores, native = (passes.score(*before), passes.score(*behind)), (*_geometry_of(contraction), [*wanted, False])
-    return _Written(*scores, threads, bytes, turned, last_input if lays_out else 0, native)
+    return _Written(*scores, threads, bytes, turned, last_input if lays_out else 0, native, passes)
 
 
 def _whole_lines(bytes: int) -> int:
@@ -188,9 +190,12 @@ def _lays_out(contraction: Convolution, x: Tensor, w: Tensor, p: torch.Size) -> 
     """Whether that pays: with few channels, and where oneDNN would fill up channels to whole lines of the cache.
 
     Of a step, in percent: 16 channels of 32² win 8, 48→12 win 5, 24→24 of 64² win 24; 64 channels and more win and lose
-    1 to 3, and where the kernels are larger than the images, much is lost.
+    1 to 3, and where the kernels are larger than the images, much is lost. Not for kernels of one tap: with strides and
+    channels last, oneDNN writes beyond dW's memory for them (torch 2.13: 3 images of 8→16 channels, two threads).
     """
     if len(p) != 4 or contraction.groups != 1 or contraction.transposed or x.dtype != torch.float32:
+        return False
+    if min(w.shape[2:]) == 1:
         return False
     channels = x.shape[1], p[1]
     few, odd = math.prod(channels) <= FEW, any(count % WIDE for count in channels)

@@ -58,7 +58,7 @@ def _sum_windows(
     for axis, (count, kernel, stride, dilation) in enumerate(zip(size, kernels, strides, dilations, strict=True)):
         span = stride * (count - 1) + 1
         slices = (
-            t[(slice(None),) * (FIRST_SPATIAL + axis) + (slice(start, start + span, stride),)]
+            torch.ops.aten.slice(t, FIRST_SPATIAL + axis, start, start + span, stride)
             for start in range(0, kernel * dilation, dilation)
         )
         t = functools.reduce(torch.add, slices)
@@ -70,7 +70,8 @@ def _stuff(t: Tensor, axis: int, stride: int) -> Tensor:
     if stride == 1:
         return t
     last = t.movedim(axis, -1)
-    stuffed = F.pad(last.unsqueeze(-1), (0, stride - 1)).flatten(-2)
+    stuffed = F.pad(last.unsqueeze(-1), (0, stride - 1))
+    stuffed = stuffed.reshape(*last.shape[:-1], last.shape[-1] * stride)
     return stuffed[..., : 1 - stride].movedim(-1, axis)
 
 

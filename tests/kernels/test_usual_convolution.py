@@ -1,15 +1,21 @@
 """Usual convolutions, whose backward is one straight line, with channels last in between: it does what others' does."""
 
+import gc
+import itertools
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 import torch
 from compare import relative_error
 from kernel_cases import LAYERS, assert_equal_to_rounding, both_gradients, operands
+from torch.autograd.graph import saved_tensors_hooks
 
 import prproduct as pr
-from prproduct.kernels import choice, memory, pointwise, usual_convolution
+from prproduct.kernels import choice, convolution_passes, convolution_rule, memory, pointwise, usual_convolution
 from prproduct.kernels.contractions import Convolution
+from prproduct.kernels.programs import program_of
 
 CONVOLUTIONS = [name for name in LAYERS if "conv" in name and "depthwise" not in name]
 
@@ -149,6 +155,7 @@ def test_where_channels_are_laid_out_last():
     assert not lays_out(8, 500, 500, 7)  # more weights than activations
     assert not lays_out(128, 16, 16, 32, dtype=torch.float64)
     assert not lays_out(128, 16, 16, 32, groups=2)
+    assert not lays_out(128, 16, 16, 32, kernel=1)  # with strides, oneDNN writes beyond their gradient's memory
 
 
 def test_without_onednn_planes_stay_as_they_are():
@@ -166,7 +173,7 @@ def test_channels_laid_out_last_are_what_a_layer_of_few_channels_takes(passes_ru
     got, expected = both_gradients(y, (x, layer.weight), torch.randn_like(y))
     assert taken == [True]
     assert_equal_to_rounding(got, expected, torch.float32)
-    (written,) = pr.kernels.programs.program_of(layer.product).usual_convolutions.values()
+    (written,) = program_of(layer.product).usual_convolutions.values()
     assert written.last_input
 
 
@@ -184,14 +191,66 @@ def test_many_threads_of_many_sizes_do_not_disturb_each_other():
     assert all(torch.equal(a, b) for k, some in enumerate(found) for a, b in zip(some, alone[k % 4], strict=True))
 
 
-def test_one_desk_serves_layers_of_all_sizes(monkeypatch):
-    monkeypatch.setattr(memory, "_desks", desks := [])
-    monkeypatch.setattr(usual_convolution, "give_back_desk", desks.append)
+def desks():
+    return vars(memory._spare).get("desks", [])
+
+
+def backward(size, channels=16):
+    layer, x = pr.nn.Conv2d(channels, channels, 3), torch.randn(4, channels, size, size, requires_grad=True)
+    layer(x).square().sum().backward()
+
+
+def test_one_desk_serves_layers_of_all_sizes():
+    desks().clear()
     for size in (8, 24, 16, 8):
-        layer, x = pr.nn.Conv2d(16, 16, 3), torch.randn(4, 16, size, size, requires_grad=True)
-        layer(x).square().sum().backward()
-    (desk,) = desks
+        backward(size)
+    (desk,) = desks()
     assert desk.size >= 4 * 16 * 24 * 24 * 4
+
+
+def test_a_threads_desk_ends_with_it():
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(backward, 12).result()
+        left = pool.submit(lambda: weakref.ref(desks()[0])).result()
+        assert left() is not None
+    gc.collect()
+    assert left() is None
+
+
+def test_passes_of_many_sizes_may_be_forgotten_and_their_scores_still_have_their_memory():
+    torch.manual_seed(0)
+    layer, x = pr.nn.Conv2d(8, 8, 3), torch.randn(2, 8, 13, 9)
+
+    def gradient():
+        return torch.autograd.grad(layer(x).square().sum(), layer.weight)[0]
+
+    expected = gradient()
+    program_of(layer.product).passes.clear()
+    convolution_rule._geometry.cache_clear()
+    gc.collect()
+    others = [np.full(convolution_passes.GEOMETRY, 10**6) for _ in range(1000)]  # in memory that was given back
+    assert torch.equal(gradient(), expected)
+    assert others
+
+
+@pytest.mark.parametrize("change", [lambda t: t[0], lambda t: t.flatten(), lambda t: t.sum()], ids=["0", "flat", "sum"])
+@pytest.mark.parametrize("which", range(4), ids=["input", "weight", "bias", "output"])
+@pytest.mark.parametrize("groups", [1, 2])
+def test_hooks_that_change_shapes_are_refused(groups, which, change):
+    x, w, bias = tensors(3, 8, 8, (9, 9), (3, 3))
+    w = w.detach()[:, : 8 // groups].requires_grad_()
+    counted = itertools.count()
+
+    def unpack(packed):
+        place, tensor = packed
+        return change(tensor) if place == which else tensor
+
+    with saved_tensors_hooks(lambda t: (next(counted), t), unpack):
+        y = pr.functional.conv2d(x, w, bias, groups=groups)
+    if which == 2 and change(bias).shape == bias.shape:
+        return
+    with pytest.raises(RuntimeError, match="other shapes"):
+        y.sum().backward()
 
 
 @pytest.mark.parametrize("shape", [(0, 16, 9, 9), (2, 16, 3, 3)])
