@@ -327,8 +327,10 @@ def test_a_convolution_is_known_by_its_very_arguments():
         assert torch.equal(functional.conv2d(x, w, None, one, one, one), F.conv2d(x, w, None, 1, 1, 1))
     with pytest.raises(TypeError):
         functional.conv2d(x, w, None, (1.0, 1.0), one, one)
-    with pytest.raises(TypeError):
-        functional.conv2d(x, w, None, one, one, one, [1])
+    for groups in ([1], 1.0, True):
+        with pytest.raises(TypeError):
+            functional.conv2d(x, w, None, one, one, one, groups)
+    assert functional.conv2d(x, w, None, one, one, one, 1).shape == (2, 4, 8, 8)
     with pytest.raises((TypeError, RuntimeError)):
         functional.conv3d(x[:, :, None], w[:, :, None], None, one, one, one)
     assert functional.conv2d(x[0], w, None, one, one, one).shape == (4, 8, 8)
