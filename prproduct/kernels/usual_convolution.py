@@ -191,7 +191,7 @@ def _lays_out(contraction: Convolution, x: Tensor, w: Tensor, p: torch.Size) -> 
 
     Of a step, in percent: 16 channels of 32² win 8, 48→12 win 5, 24→24 of 64² win 24; 64 channels and more win and lose
     1 to 3, and where the kernels are larger than the images, much is lost. Not for kernels of one tap: with strides and
-    channels last, oneDNN writes beyond dW's memory for them (torch 2.13: 3 images of 8→16 channels, two threads).
+    channels last, oneDNN corrupts memory over their dW (torch 2.13: 3 images of 8→16 channels of 32², two threads).
     """
     if len(p) != 4 or contraction.groups != 1 or contraction.transposed or x.dtype != torch.float32:
         return False
