@@ -11,7 +11,7 @@ from torch import Tensor
 from prproduct.kernels.blas import gemm
 from prproduct.kernels.compiled import passes
 from prproduct.kernels.contractions import Linear, as_rows
-from prproduct.kernels.memory import Desk, desk
+from prproduct.kernels.memory import Desk, give_back_desk, take_desk
 from prproduct.kernels.programs import Half, Program
 from prproduct.kernels.rules import Gradients, Loans, Part, Vectors, WrittenPasses
 from prproduct.kernels.scores import Phase, stand_in
@@ -172,7 +172,9 @@ class LinearRule:
         dw = torch.empty_like(self.w) if wants_weight else None
         results = (0 if dx is None else dx.data_ptr(), 0 if dw is None else dw.data_ptr())
         pairs = (grad.data_ptr(), for_weight.data_ptr(), for_input.data_ptr())
-        self.measure(desk(passes.bytes), THEN[wants_input, wants_weight], (*pairs, *results, 0, passes.rows))
+        desk = take_desk(passes.bytes)
+        self.measure(desk, THEN[wants_input, wants_weight], (*pairs, *results, 0, passes.rows))
+        give_back_desk(desk)
         if dx is not None:  # (rows, out) @ (out, in)
             dx = with_product(dx, program.input, for_input, self.w)
             dx = dx if self.x is input else dx.view(input.shape)
@@ -187,7 +189,9 @@ class LinearRule:
         pairs = self.contraction.as_pairs(grad).contiguous()
         turned, _ = Loans().turned_for(self.program, pairs, overwrite=True)
         given = (pairs.data_ptr(), turned.data_ptr(), turned.data_ptr(), 0, 0, 0, self.passes.rows)
-        self.measure(desk(self.passes.bytes), (Passes.split,), given)
+        desk = take_desk(self.passes.bytes)
+        self.measure(desk, (Passes.split,), given)
+        give_back_desk(desk)
         return grad if turned.data_ptr() == grad.data_ptr() else turned.view(grad.shape)
 
     def stepwise(self, grad: Tensor) -> LinearSteps:

@@ -71,17 +71,3 @@ def give_back_desk(desk: Desk) -> None:
         _spare.desks.append(desk)
     except AttributeError:  # the thread's first
         _spare.desks = [desk]
-
-
-def desk(size: int) -> Desk:
-    """One with so many bytes. What is on it stays until this thread asks for the next."""
-    try:
-        kept: Desk = _spare.desk
-        if kept.size >= size:
-            return kept
-    except AttributeError:  # the thread's first
-        pass
-    new = Desk(size)
-    if size < LARGE:
-        _spare.desk = new
-    return new
