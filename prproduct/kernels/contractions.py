@@ -101,15 +101,23 @@ class Linear:
 
     def add_along_weight(self, grad: Tensor, sums: Tensor, weight: Tensor, pairs: Pairs) -> Tensor:
         along = torch.atleast_2d(weight) * pairs.weight.norms.inverse[:, None] * sums[:, None]
-        return grad + along.view(grad.shape)
+        return _apart(grad) + along.view(grad.shape)
 
     def add_along_input(self, grad: Tensor, sums: Tensor, input: Tensor, weight: Tensor, pairs: Pairs) -> Tensor:
-        return grad + (as_rows(input) * pairs.input.inverse * sums).view(grad.shape)
+        return _apart(grad) + (as_rows(input) * pairs.input.inverse * sums).view(grad.shape)
 
 
 def as_rows(t: Tensor) -> Tensor:
     """All but the last axis as one."""
     return t if t.dim() == 2 else t.reshape(t.shape[:-1].numel(), t.shape[-1])
+
+
+def _apart(product: Tensor) -> Tensor:
+    """A matrix product, of which Inductor makes no `addmm` with what is added to it.
+
+    On the CPU this would be written to memory, and copied, instead of being added in one pass.
+    """
+    return in_memory(product) if product.is_cpu else product
 
 
 NATIVE_CONVOLUTIONS: dict[tuple[int, bool], Callable[..., Tensor]] = {
