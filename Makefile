@@ -25,10 +25,10 @@ figures: .venv/installed ## draw the figures of docs/
 numerics: .venv/installed ## measure the sweep of docs/numerics.md
 	.venv/bin/python benchmarks/numerics.py
 
-.venv/installed: pyproject.toml constraints.txt
+.venv/installed: pyproject.toml constraints.txt setup.py $(wildcard prproduct/csrc/*)
 	$(PYTHON) -m venv .venv
-	$(PIP) torch
-	$(PIP) --editable '.[test]'
+	$(PIP) torch setuptools
+	$(PIP) --no-build-isolation --editable '.[test]'
 	@touch $@
 
 clean: ## remove the .venv, all caches and the demo's runs

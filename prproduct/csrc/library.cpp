@@ -1,0 +1,30 @@
+// The operators of torch.ops.prproduct with their schemas. None of them writes into its arguments.
+#include "operators.h"
+#include "pair.h"
+
+STABLE_TORCH_LIBRARY(prproduct, m) {
+  m.def(
+      "linear_backward(Tensor grad, Tensor input, Tensor weight, Tensor? bias, Tensor output, str product, "
+      "float parameter, float floor, bool wants_input, bool wants_weight) -> (Tensor, Tensor)");
+  m.def(
+      "linear_value(Tensor p, Tensor input, Tensor weight, str product, float parameter, float floor) -> Tensor");
+  m.def(
+      "convolution_backward(Tensor grad, Tensor input, Tensor weight, Tensor? bias, Tensor output, int[] stride, "
+      "int[] padding, int[] dilation, bool transposed, int[] output_padding, int groups, str product, "
+      "float parameter, float floor, bool wants_input, bool wants_weight) -> (Tensor, Tensor)");
+  m.def(
+      "convolution_value(Tensor p, Tensor input, Tensor weight, int[] stride, int[] padding, int[] dilation, "
+      "bool transposed, int[] output_padding, int groups, str product, float parameter, float floor) -> Tensor");
+  m.def("product_names() -> str[]");
+}
+
+STABLE_TORCH_LIBRARY_IMPL(prproduct, CPU, m) {
+  m.impl("linear_backward", TORCH_BOX(&prproduct::linear_backward));
+  m.impl("linear_value", TORCH_BOX(&prproduct::linear_value));
+  m.impl("convolution_backward", TORCH_BOX(&prproduct::convolution_backward));
+  m.impl("convolution_value", TORCH_BOX(&prproduct::convolution_value));
+}
+
+STABLE_TORCH_LIBRARY_IMPL(prproduct, CompositeExplicitAutograd, m) {
+  m.impl("product_names", TORCH_BOX(&prproduct::product_names));
+}

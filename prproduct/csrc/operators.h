@@ -1,0 +1,24 @@
+// The operators of torch.ops.prproduct: their schemas are in library.cpp.
+#pragma once
+
+#include "stable.h"
+
+namespace prproduct {
+
+std::tuple<Tensor, Tensor> linear_backward(Tensor grad, Tensor input, Tensor weight, std::optional<Tensor> bias,
+                                           Tensor output, std::string product, double parameter, double floor,
+                                           bool wants_input, bool wants_weight);
+
+Tensor linear_value(Tensor p, Tensor input, Tensor weight, std::string product, double parameter, double floor);
+
+std::tuple<Tensor, Tensor> convolution_backward(Tensor grad, Tensor input, Tensor weight, std::optional<Tensor> bias,
+                                                Tensor output, Sizes stride, Sizes padding, Sizes dilation,
+                                                bool transposed, Sizes output_padding, int64_t groups,
+                                                std::string product, double parameter, double floor, bool wants_input,
+                                                bool wants_weight);
+
+Tensor convolution_value(Tensor p, Tensor input, Tensor weight, Sizes stride, Sizes padding, Sizes dilation,
+                         bool transposed, Sizes output_padding, int64_t groups, std::string product, double parameter,
+                         double floor);
+
+}  // namespace prproduct

@@ -1,0 +1,126 @@
+// Passes over stored vectors: their squares, a multiple of each added to another, and half types as float32.
+#pragma once
+
+#include "pair.h"
+
+namespace prproduct {
+
+template <class S>
+PRPRODUCT_CLONES Working<S> sum_of_squares(int64_t count, const S* from) {
+  using T = Working<S>;
+  T sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (int64_t k = 0; k < count; ++k) sum += T(from[k]) * T(from[k]);
+  return sum;
+}
+
+template <class S>
+PRPRODUCT_CLONES void add_squares(int64_t count, const S* from, Working<S>* sums) {
+  using T = Working<S>;
+#pragma omp simd
+  for (int64_t k = 0; k < count; ++k) sums[k] += T(from[k]) * T(from[k]);
+}
+
+template <class S>
+PRPRODUCT_CLONES Working<S> largest_of(int64_t count, const S* from) {
+  using T = Working<S>;
+  T largest = 0;
+#pragma omp simd reduction(max : largest)
+  for (int64_t k = 0; k < count; ++k) {
+    T size = std::abs(T(from[k]));
+    largest = size > largest ? size : largest;
+  }
+  return largest;
+}
+
+// to = unscale·to + (from·inverse)·sum: from·inverse first, as inverse·sum may overflow.
+template <class S>
+PRPRODUCT_CLONES void add_along(int64_t count, const S* from, Working<S> inverse, Working<S> sum, Working<S> unscale,
+                                S* to) {
+  using T = Working<S>;
+#pragma omp simd
+  for (int64_t k = 0; k < count; ++k) to[k] = S(T(to[k]) * unscale + (T(from[k]) * inverse) * sum);
+}
+
+// The same with an `inverse` of its own for every number.
+template <class S>
+PRPRODUCT_CLONES void add_along_each(int64_t count, const S* from, const Working<S>* inverse, Working<S> sum,
+                                     Working<S> unscale, S* to) {
+  using T = Working<S>;
+#pragma omp simd
+  for (int64_t k = 0; k < count; ++k) to[k] = S(T(to[k]) * unscale + (T(from[k]) * inverse[k]) * sum);
+}
+
+template <class S>
+PRPRODUCT_CLONES void convert_in(int64_t count, const S* from, float* to) {
+#pragma omp simd
+  for (int64_t k = 0; k < count; ++k) to[k] = float(from[k]);
+}
+
+template <class S>
+PRPRODUCT_CLONES void convert_out(int64_t count, const float* from, float scale, S* to) {
+#pragma omp simd
+  for (int64_t k = 0; k < count; ++k) to[k] = S(from[k] * scale);
+}
+
+// `from` in the working type: itself, or converted into `buffer`.
+template <class S>
+const Working<S>* as_working(int64_t count, const S* from, Working<S>* buffer) {
+  if constexpr (std::is_same_v<S, Working<S>>) {
+    return from;
+  } else {
+    convert_in(count, from, buffer);
+    return buffer;
+  }
+}
+
+// The output, its gradient and D·g·scale, as they are stored.
+template <class S>
+struct StoredPairs {
+  const S* output;
+  const S* grad;
+  S* scaled;
+
+  StoredPairs at(int64_t offset) const { return {output + offset, grad + offset, scaled + offset}; }
+};
+
+constexpr int64_t kChunk = 512;  // numbers at a time where they are converted: they stay in the first-level cache
+
+// f(data, first, count) for pieces of `count` pairs, in the working type; D·g is written back times `scale`.
+template <class S, class F>
+void in_working_type(int64_t count, StoredPairs<S> pairs, Working<S> scale, const F& f) {
+  if constexpr (std::is_same_v<S, Working<S>>) {
+    f(PairData<S>{pairs.output, pairs.grad, pairs.scaled}, 0, count);
+  } else {
+    float output[kChunk], grad[kChunk], scaled[kChunk];
+    for (int64_t first = 0; first < count; first += kChunk) {
+      int64_t size = std::min(kChunk, count - first);
+      convert_in(size, pairs.output + first, output);
+      convert_in(size, pairs.grad + first, grad);
+      f(PairData<float>{output, grad, scaled}, first, size);
+      convert_out(size, scaled, scale, pairs.scaled + first);
+    }
+  }
+}
+
+// `split_row` of stored numbers.
+template <class S>
+Working<S> split_stored_row(const PairLoops<Working<S>>& loops, int64_t count, StoredPairs<S> pairs, Working<S> scale,
+                            Norm<Working<S>> x, const WeightVectors<Working<S>>& weights, int64_t first_weight,
+                            Working<S>* along_weight) {
+  Working<S> sum = 0;
+  in_working_type(count, pairs, scale, [&](auto data, int64_t first, int64_t size) {
+    sum += loops.row(size, data, x, weights, first_weight + first, along_weight + first, loops.floor, loops.parameter);
+  });
+  return sum;
+}
+
+// float16 ends at 65504, and built-in gains at 1/√floor = 16: near-parallel vectors make D·g large before the correction
+// takes most of it back. So D·g is stored as a 16th, unless it is too small to lose bits by that.
+template <class S>
+Working<S> storage_scale(int64_t count, const S* grad) {
+  if constexpr (std::is_same_v<S, Half>) return largest_of(count, grad) > 1.0f / 256 ? 1.0f / 16 : 1.0f;
+  return 1;
+}
+
+}  // namespace prproduct
