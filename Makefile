@@ -2,7 +2,7 @@
 PYTHON ?= python3.11
 PIP = .venv/bin/pip --quiet --quiet --disable-pip-version-check install --constraint constraints.txt
 
-.PHONY: help demo test check figures numerics clean
+.PHONY: help demo test check sanitize figures numerics clean
 
 help: ## show what can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -18,6 +18,11 @@ check: .venv/installed ## lint and types alone
 	.venv/bin/ruff format --check
 	.venv/bin/mypy
 
+sanitize: .venv/installed ## the kernels' tests with AddressSanitizer and UBSan
+	PRPRODUCT_BUILD=sanitize .venv/bin/python setup.py --quiet build_ext --build-temp build/sanitize --build-lib build/sanitize
+	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)" ASAN_OPTIONS=detect_leaks=0 \
+	PRPRODUCT_LIBRARY=build/sanitize/prproduct/_C.abi3.so .venv/bin/pytest -q tests/ops/test_fuzz.py tests/ops/test_native_arguments.py
+
 figures: .venv/installed ## draw the figures of docs/
 	.venv/bin/python docs/figures.py
 	.venv/bin/python docs/probe_figure.py
@@ -32,4 +37,4 @@ numerics: .venv/installed ## measure the sweep of docs/numerics.md
 	@touch $@
 
 clean: ## remove the .venv, all caches and the demo's runs
-	rm -rf demo-runs .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf demo-runs build .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis

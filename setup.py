@@ -1,8 +1,8 @@
 """Builds the extension of `prproduct/csrc`; everything else about the package is in pyproject.toml.
 
-It is a plain shared library on LibTorch's stable ABI, without Python headers, so one wheel serves every Python and every
-torch from 2.10 on. It needs a C++20 compiler and an installed torch: `pip install --no-build-isolation .`. Without one of
-them the package installs all the same, and plain torch serves.
+It is a plain shared library on LibTorch's stable ABI, without Python headers, so one wheel serves every Python and
+every torch from 2.10 on. It needs a C++20 compiler and an installed torch: `pip install --no-build-isolation .`.
+Without one of them the package installs all the same, and plain torch serves.
 
 PRPRODUCT_BUILD chooses the flags: release (the default), debug, or sanitize (AddressSanitizer and UBSan).
 """

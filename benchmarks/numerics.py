@@ -15,6 +15,7 @@ import math
 from bisect import bisect
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -29,11 +30,13 @@ from torch import Tensor, dtype
 from torch.nn.functional import normalize
 
 from prproduct import functional
-from prproduct.kernels import pairs
+from prproduct.ops import native
+from prproduct.ops.angles import floor_of_sin_square
 
 DIMENSIONS = (1, 2, 3, 8, 64, 512, 4096)
 MULTIPLES = (1.0, 4.0, 16.0, 32.0, 64.0, 128.0, 256.0)
-CHOSEN = dict(pairs._FLOOR_IN_EPS)
+DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+CHOSEN = {kind: floor_of_sin_square(kind, "cpu", False) / torch.finfo(kind).eps for kind in DTYPES}
 NAMES = {kind: str(kind).removeprefix("torch.") for kind in CHOSEN}
 SIN_EDGES = (1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 10**-2.5, 1e-2, 10**-1.5, 1e-1, 10**-0.5, 1.1)
 ROWS_PER_GEMM = 64  # `linear` meets every row with every other, of which only the diagonal is wanted
@@ -142,13 +145,18 @@ def measure_errors(kind: dtype, generator: torch.Generator) -> Sample:
     return Sample(*(torch.cat(column) for column in zip(*(vars(s).values() for s in samples), strict=True)))
 
 
+def _multiple_of_eps(multiple: float, stored: dtype, *_: object) -> float:
+    return multiple * torch.finfo(stored).eps
+
+
 def measure_longest(kind: dtype, multiple: float, generator: torch.Generator) -> dict[int, list[float]]:
     """The longest direction part by dimension and op, among angles of one to four times a floor; NaN if one is NaN."""
     longest = {}
     for dimension in DIMENSIONS:
         shape = min(8192, 2**22 // dimension), dimension
         w, x = draw(kind, shape, floor(kind, multiple), floor(kind, multiple) * 4, generator)
-        with patch.dict(pairs._FLOOR_IN_EPS, {kind: multiple}):
+        floors = partial(_multiple_of_eps, multiple)
+        with patch.object(native, "floor_of_sin_square", floors):
             parts = [(direction_part(gw, w, x), direction_part(gx, x, w)) for gw, gx in library_gradients(w, x)]
         longest[dimension] = [torch.cat(part).norm(dim=-1).max().item() for part in parts]
     return longest

@@ -1,11 +1,10 @@
-"""Products as operations: torch's `linear` and convolutions, with the backward of a product (`autograd.py`).
+"""Products as operations: torch's `linear` and convolutions, with the backward of a product (`ops/autograd.py`).
 
 Each takes torch's own arguments plus `product=`, a name or an object from `products.py`. The forward of `p`, `pr`,
 `tempered` and `no-*` is torch's, bit for bit, for every dtype, device and option; `r` has its own.
 
 Backward reads p off the output, which is kept for it: no new memory where the next layer keeps it too, as BatchNorm and
-GELU do. With `memory="recompute"` the output is not kept: backward takes what others keep of it, or computes p again.
-Layers, which can learn whether others do, decide for themselves (`memory="auto"`, `kernels/outputs.Habit`).
+GELU do. With `memory="recompute"` the output is not kept, and p is computed again.
 """
 
 from __future__ import annotations
@@ -17,10 +16,9 @@ from typing import Any, NoReturn
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.compiler import is_compiling
 
-from prproduct.autograd import Keeping, apply
-from prproduct.kernels.contractions import NATIVE_CONVOLUTIONS, Convolution, Linear
+from prproduct.ops.autograd import Memory, apply
+from prproduct.ops.contractions import NATIVE_CONVOLUTIONS, Convolution, Linear
 from prproduct.products import Product
 
 __all__ = ["conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "linear"]
@@ -32,7 +30,7 @@ def linear(
     bias: Tensor | None = None,
     *,
     product: str | Product = "pr",
-    memory: Keeping = "save",
+    memory: Memory = "save",
 ) -> Tensor:
     """`torch.nn.functional.linear` under a product (the paper's PR-FC, Equation 12).
 
@@ -64,7 +62,7 @@ def conv1d(
     groups: int = 1,
     *,
     product: str | Product = "pr",
-    memory: Keeping = "save",
+    memory: Memory = "save",
 ) -> Tensor:
     """`torch.nn.functional.conv1d` under a product: every window with every kernel of its group.
 
@@ -85,7 +83,7 @@ def conv2d(
     groups: int = 1,
     *,
     product: str | Product = "pr",
-    memory: Keeping = "save",
+    memory: Memory = "save",
 ) -> Tensor:
     """`torch.nn.functional.conv2d` under a product (the paper's PR-CNN, Equation 13).
 
@@ -108,7 +106,7 @@ def conv3d(
     groups: int = 1,
     *,
     product: str | Product = "pr",
-    memory: Keeping = "save",
+    memory: Memory = "save",
 ) -> Tensor:
     """`torch.nn.functional.conv3d` under a product.
 
@@ -130,7 +128,7 @@ def conv_transpose1d(
     dilation: int | Sequence[int] = 1,
     *,
     product: str | Product = "pr",
-    memory: Keeping = "save",
+    memory: Memory = "save",
 ) -> Tensor:
     """`torch.nn.functional.conv_transpose1d` under a product: a convolution over the zero-stuffed input.
 
@@ -154,7 +152,7 @@ def conv_transpose2d(
     dilation: int | Sequence[int] = 1,
     *,
     product: str | Product = "pr",
-    memory: Keeping = "save",
+    memory: Memory = "save",
 ) -> Tensor:
     """`torch.nn.functional.conv_transpose2d` under a product: a convolution over the zero-stuffed input.
 
@@ -178,7 +176,7 @@ def conv_transpose3d(
     dilation: int | Sequence[int] = 1,
     *,
     product: str | Product = "pr",
-    memory: Keeping = "save",
+    memory: Memory = "save",
 ) -> Tensor:
     """`torch.nn.functional.conv_transpose3d` under a product: a convolution over the zero-stuffed input.
 
@@ -201,12 +199,8 @@ def _convolve(
     dilation: int | Sequence[int],
     groups: int,
     product: str | Product,
-    memory: Keeping,
+    memory: Memory,
 ) -> Tensor:
-    if not is_compiling():
-        usual = _usual.get((id(stride), id(padding), id(dilation), id(groups)))
-        if usual is not None and len(usual[0].stride) == dims and _fit(dims, input, weight) and input.dim() == dims + 2:
-            return apply(usual[0], input, weight, bias, product, memory)
     native = NATIVE_CONVOLUTIONS[dims, False]
     steps, gaps = _per_axis(stride, dims), _per_axis(dilation, dims)
     if steps is None or gaps is None or not _fit(dims, input, weight):
@@ -224,18 +218,7 @@ def _convolve(
     margins = _per_axis(0 if isinstance(padding, str) and padding == "valid" else padding, dims)
     if margins is None:
         return _refuse(native, input, weight, bias, stride, padding, dilation, groups)
-    contraction = Convolution(steps, margins, gaps, groups)
-    if steps is stride and margins is padding and gaps is dilation and not is_compiling():
-        if len(_usual) >= _MOST:
-            _usual.clear()
-        _usual[id(stride), id(padding), id(dilation), id(groups)] = (contraction, stride, padding, dilation, groups)
-    return apply(contraction, input, weight, bias, product, memory)
-
-
-# Convolutions by the very objects that a layer describes them with at every call: to look at these takes 20 µs in a
-# net. They are kept, so that no others get their place in memory.
-_usual: dict[tuple[int, int, int, int], tuple[Convolution, Any, Any, Any, Any]] = {}
-_MOST = 1024
+    return apply(Convolution(steps, margins, gaps, groups), input, weight, bias, product, memory)
 
 
 def _convolve_transposed(
@@ -249,7 +232,7 @@ def _convolve_transposed(
     groups: int,
     dilation: int | Sequence[int],
     product: str | Product,
-    memory: Keeping,
+    memory: Memory,
 ) -> Tensor:
     geometry = (stride, padding, output_padding, dilation)
     steps, margins, extra, gaps = (_per_axis(setting, dims) for setting in geometry)

@@ -50,6 +50,7 @@ import torch
 from torch import Tensor
 
 __all__ = [
+    "BUILT_IN",
     "PR",
     "PRW",
     "Gains",
@@ -101,14 +102,12 @@ class Product:
 
     name: ClassVar[str]
     has_native_forward: ClassVar[bool] = True
-    elementwise: ClassVar[bool] = False  # set in a class of your own: see docs/products.md
 
     def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
         if "name" not in cls.__dict__:
             cls.name = cls.__name__
         cls.has_native_forward = cls.value is Product.value
-        cls.elementwise = cls.__dict__.get("elementwise", cls.__module__ == __name__)  # a promise that is not inherited
 
     def gains(self, pair: Pair) -> Gains:
         """The gains of ∂/∂w."""
@@ -224,9 +223,9 @@ class PRW(PR):
         return Gains(length=1.0, direction=1.0)
 
 
-_BY_NAME: dict[str, type[Product]] = {
-    product.name: product for product in (P, PR, R, Tempered, NoLength, NoDirection, NoDirectionW, PRW)
-}
+# The products that have a name here and, but for `p`, a loop in csrc/pair.h.
+BUILT_IN: tuple[type[Product], ...] = (P, PR, R, Tempered, NoLength, NoDirection, NoDirectionW, PRW)
+_BY_NAME = {product.name: product for product in BUILT_IN}
 
 
 def resolve(product: str | Product) -> Product:

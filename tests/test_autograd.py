@@ -327,7 +327,7 @@ def test_no_more_is_saved_than_natively_where_only_the_bias_is_trained(case):
 @pytest.mark.parametrize("product", NATIVE_FORWARD)
 def test_without_gradients_the_native_op_runs_and_nothing_else(case, product, monkeypatch):
     ours, _, (x, w, b), options = case
-    monkeypatch.setattr("prproduct.autograd.EagerProductFn.apply", None)
+    monkeypatch.setattr("prproduct.ops.autograd.EagerProductFn.apply", None)
     w.requires_grad_()
     for context in (torch.no_grad, torch.inference_mode):
         with context():

@@ -348,10 +348,3 @@ def test_a_layers_stride_may_change_between_calls():
     assert layer(x).shape == (2, 4, 7, 7)
     layer.stride = (2, 3)
     assert layer(x).shape == (2, 4, 4, 3)
-
-
-def test_known_convolutions_do_not_pile_up():
-    x, w = torch.randn(1, 1, 4), torch.randn(1, 1, 1, requires_grad=True)
-    for stride in range(1, 3000):
-        functional.conv1d(x, w, None, (stride,), (0,), (1,))
-    assert len(functional._usual) <= functional._MOST

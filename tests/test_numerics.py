@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prproduct import functional, reference
-from prproduct.kernels import pairs
+from prproduct.ops import angles
 
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 OPS = {
@@ -279,14 +279,14 @@ def test_r_of_parallel_vectors_is_their_product(dtype):
 def test_tf32_raises_the_floor_on_cuda(monkeypatch):
     """p then has 10 bits, whatever its dtype says. There is no GPU here: the rule itself is asked."""
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
-    assert pairs.floor_of_sin_square(torch.float32, "cuda", True) == 4 * 2**-10
-    assert pairs.floor_of_sin_square(torch.float32, "cuda", False) == 32 * torch.finfo(torch.float32).eps
-    assert pairs.floor_of_sin_square(torch.float32, "cpu", True) == 32 * torch.finfo(torch.float32).eps
-    assert pairs.floor_of_sin_square(torch.float64, "cuda", True) == 128 * torch.finfo(torch.float64).eps
+    assert angles.floor_of_sin_square(torch.float32, "cuda", True) == 4 * 2**-10
+    assert angles.floor_of_sin_square(torch.float32, "cuda", False) == 32 * torch.finfo(torch.float32).eps
+    assert angles.floor_of_sin_square(torch.float32, "cpu", True) == 32 * torch.finfo(torch.float32).eps
+    assert angles.floor_of_sin_square(torch.float64, "cuda", True) == 128 * torch.finfo(torch.float64).eps
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
-    assert pairs.floor_of_sin_square(torch.float32, "cuda", True) == 32 * torch.finfo(torch.float32).eps
+    assert angles.floor_of_sin_square(torch.float32, "cuda", True) == 32 * torch.finfo(torch.float32).eps
     monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "high")
-    assert pairs.floor_of_sin_square(torch.float32, "cuda", False) == 4 * 2**-10
+    assert angles.floor_of_sin_square(torch.float32, "cuda", False) == 4 * 2**-10
 
 
 @pytest.mark.parametrize("exponent", [-18, -12, 12, 18])

@@ -20,6 +20,7 @@ from prproduct.classification import models
 from prproduct.lab.errors import InputError
 
 COMPILED_NET_TARGET = 1.12  # torch.compile on both sides
+AUTOCAST_TARGET = 1.25
 
 
 @dataclass(frozen=True)
@@ -31,8 +32,7 @@ class Case:
     build: Callable[[], nn.Module]
     shape: tuple[int, ...]  # of the batch
     target: float | None = None  # of the time
-    saved_target: float | None = None
-    may_keep_output: bool = False  # one output beside what the native layer keeps, instead of a ratio
+    autocast_target: float | None = None  # of the time under autocast
     classes: int = 0  # of a net, which is measured with a step of its optimizer; 0 for a layer
     vocabulary: int = 0  # where the batch is of tokens
     size: int | None = None  # what a sweep varies
@@ -66,18 +66,24 @@ class Case:
             return nn.Sequential(module, norm, nn.ReLU(inplace=True))
         return lambda batch: output_of(module, batch)
 
-    def time_target(self, compile: bool) -> float | None:
-        """The target, in eager mode or with torch.compile on both sides, where only nets have one."""
+    def time_target(self, compile: bool = False, autocast: bool = False) -> float | None:
+        """The target in float32: eager, with torch.compile on both sides (nets only), or under autocast."""
         if compile:
-            return COMPILED_NET_TARGET if self.classes else None
-        return self.target
+            return COMPILED_NET_TARGET if self.classes and not autocast else None
+        return self.autocast_target if autocast else self.target
 
 
-def linear(rows: int, inputs: int, outputs: int, target: float | None = 1.10, size: int | None = None) -> Case:
+def linear(
+    rows: int,
+    inputs: int,
+    outputs: int,
+    target: float | None = 1.10,
+    autocast: float | None = None,
+    size: int | None = None,
+) -> Case:
     """A linear layer."""
     name = f"Linear {rows}×{inputs}→{outputs}"
-    build = partial(nn.Linear, inputs, outputs)
-    return Case("linear", name, build, (rows, inputs), target, may_keep_output=True, size=size)
+    return Case("linear", name, partial(nn.Linear, inputs, outputs), (rows, inputs), target, autocast, size=size)
 
 
 def conv(
@@ -88,40 +94,56 @@ def conv(
     kernel: int = 3,
     stride: int = 1,
     groups: int = 1,
+    autocast: float | None = None,
     size: int | None = None,
 ) -> Case:
     """A convolution without bias, as in front of a BatchNorm."""
     kind = f"{'depthwise ' if groups > 1 else ''}{kernel}×{kernel}{f' stride {stride}' if stride > 1 else ''}"
     name = f"Conv2d {kind} {channels[0]}→{channels[1]} at {side}², batch {batch}"
     build = partial(nn.Conv2d, *channels, kernel, stride=stride, padding=kernel // 2, groups=groups, bias=False)
-    return Case("conv", name, build, (batch, channels[0], side, side), target, 1.05, size=size)
+    return Case("conv", name, build, (batch, channels[0], side, side), target, autocast, size=size)
 
 
-def net(group: str, name: str, build: Callable[[], nn.Module], batch: int, target: float, saved: float = 1.05) -> Case:
+def recurrent(kind: Callable[..., nn.Module], steps: int, batch: int, size: int, target: float) -> Case:
+    """A recurrent layer with as many inputs as units."""
+    name = f"{kind.__name__} {steps}×{batch}×{size}→{size}"
+    return Case("recurrent", name, partial(kind, size, size), (steps, batch, size), target)
+
+
+def net(
+    group: str,
+    name: str,
+    build: Callable[[], nn.Module],
+    batch: int,
+    target: float | None,
+    autocast: float | None = None,
+) -> Case:
     """A net for pictures of 32×32."""
-    return Case(group, f"{name}, batch {batch}", build, (batch, 3, 32, 32), target, saved, classes=10)
+    return Case(group, f"{name}, batch {batch}", build, (batch, 3, 32, 32), target, autocast, classes=10)
 
 
 CASES: list[Case | RewardCase] = [
     linear(128, 784, 256),
     linear(128, 512, 512),
-    linear(2048, 512, 2048),
+    linear(2048, 512, 2048, autocast=AUTOCAST_TARGET),
     linear(640, 512, 9487),
     conv((16, 16), 32, 128, 1.12),
     conv((32, 32), 16, 128, 1.12),
-    conv((64, 64), 8, 128, 1.12),
+    conv((64, 64), 8, 128, 1.12, autocast=AUTOCAST_TARGET),
     conv((160, 160), 32, 8, 1.12),
-    conv((96, 48), 32, 64, 1.35, kernel=1),
+    conv((96, 48), 32, 64, 1.20, kernel=1),
     conv((64, 64), 32, 64, 1.35, groups=64),
-    conv((16, 32), 32, 128, 1.35, stride=2),
-    Case("lstm", "LSTM 17×64×512→512", partial(nn.LSTM, 512, 512), (17, 64, 512), 1.25, 1.3),
+    conv((16, 32), 32, 128, 1.20, stride=2),
+    recurrent(nn.LSTM, 17, 64, 512, 1.20),
+    recurrent(nn.LSTM, 20, 32, 128, 1.35),
+    recurrent(nn.GRU, 20, 32, 128, 1.0),
     net("nets", "ResNet-110", partial(models.build, "resnet110"), 128, 1.15),
     net("nets", "PreResNet-110", partial(models.build, "preresnet110"), 128, 1.15),
-    net("nets", "DenseNet-BC-100-12", partial(models.build, "densenet-bc-100-12"), 64, 1.15),
+    net("nets", "DenseNet-BC-100-12", partial(models.build, "densenet-bc-100-12"), 64, 1.12),
     net("nets", "WRN-28-10", partial(models.build, "wrn-28-10"), 8, 1.08),
-    net("transformers", "ViT-S of 4×4 patches", partial(ViT, classes=10), 16, 1.12, 1.13),
-    Case("transformers", "GPT-2 of 6 layers, 2×256 tokens", GPT, (2, 256), 1.12, 1.13, classes=50257, vocabulary=50257),
-    net("inplace", "residuals added in place", InPlaceNet, 32, 1.30),
+    net("transformers", "ViT-S of 4×4 patches", partial(ViT, classes=10), 16, 1.08, AUTOCAST_TARGET),
+    Case("transformers", "GPT-2 of 6 layers, 2×256 tokens", GPT, (2, 256), 1.08, classes=50257, vocabulary=50257),
+    net("inplace", "residuals added in place", InPlaceNet, 32, None),
     RewardCase(),
 ]
 
@@ -136,7 +158,7 @@ SWEEPS: dict[str, tuple[str, list[Case]]] = {
     ),
     "features": (
         "features of a linear layer 128×n→n",
-        [linear(128, n, n, None, size=n) for n in (32, 64, 128, 256, 512, 1024, 2048, 4096)],
+        [linear(128, n, n, target=None, size=n) for n in (32, 64, 128, 256, 512, 1024, 2048, 4096)],
     ),
 }
 
@@ -144,8 +166,8 @@ SWEEPS: dict[str, tuple[str, list[Case]]] = {
 def chosen(only: Sequence[str]) -> list[Case | RewardCase]:
     """The cases whose group or name contains one of the given words; all, if none is given.
 
-    >>> [case.name for case in chosen(["lstm", "→512"])]
-    ['Linear 128×512→512', 'LSTM 17×64×512→512']
+    >>> [case.name for case in chosen(["gru", "→512"])]
+    ['Linear 128×512→512', 'LSTM 17×64×512→512', 'GRU 20×32×128→128']
     """
     for word in only:
         if not _matching(word):

@@ -13,7 +13,6 @@ from rich.console import Console
 from rich.progress import Progress
 from typer import Option
 
-from prproduct.autograd import Memory
 from prproduct.bench import plot as picture
 from prproduct.bench.cases import Case, chosen, swept
 from prproduct.bench.machine import Machine
@@ -23,6 +22,7 @@ from prproduct.bench.rows import Report, Settings
 from prproduct.bench.table import remarks, table
 from prproduct.bench.timing import Budget
 from prproduct.lab.errors import InputError
+from prproduct.ops.autograd import Memory
 from prproduct.products import resolve
 
 _WIDTH = 130  # of a file or a pipe
@@ -33,8 +33,9 @@ def bench(
     only: Annotated[list[str] | None, Option(help="A part of a name, or a group; may be given several times.")] = None,
     product: Annotated[str, Option(help="The product under which ours runs.")] = "pr",
     dtype: Annotated[str, Option(help=f"One of {', '.join(DTYPES)}.")] = "float32",
+    autocast: Annotated[bool, Option("--autocast", help="bfloat16 under autocast on both sides.")] = False,
     threads: Annotated[int | None, Option(help="Torch's threads; as many as torch takes, if not given.")] = None,
-    memory: Annotated[str, Option(help="auto, save or recompute: whether ours keeps outputs for backward.")] = "auto",
+    memory: Annotated[str, Option(help="save or recompute: whether ours keeps outputs for backward.")] = "save",
     compile: Annotated[bool, Option("--compile", help="torch.compile on both sides.")] = False,
     repeats: Annotated[int, Option(help="Turns at least; short steps get more.")] = Budget.turns,
     reference: Annotated[bool, Option(help="Measure the literal formula too, which is slow.")] = True,
@@ -43,7 +44,7 @@ def bench(
     plot: Annotated[Path | None, Option(help="Draw the ratios into this file.")] = None,
 ) -> None:
     """Time and saved memory of layers and nets, native, under a product, and by the literal formula."""
-    settings = _settings(product, dtype, threads, compile, sweep, memory)
+    settings = _settings(product, dtype, threads, compile, sweep, memory, autocast)
     if repeats < 2:
         raise InputError(f"--repeats {repeats}: a spread needs at least 2")
     if sweep is not None and only:
@@ -64,7 +65,9 @@ def bench(
             _show(report, json, plot)
 
 
-def _settings(product: str, dtype: str, threads: int | None, compile: bool, sweep: str | None, memory: str) -> Settings:
+def _settings(
+    product: str, dtype: str, threads: int | None, compile: bool, sweep: str | None, memory: str, autocast: bool
+) -> Settings:
     if memory not in get_args(Memory):
         raise InputError(f"--memory {memory}: unknown; there are {', '.join(get_args(Memory))}")
     try:
@@ -73,11 +76,13 @@ def _settings(product: str, dtype: str, threads: int | None, compile: bool, swee
         raise InputError(f"--product {product}: {error}") from None
     if dtype not in DTYPES:
         raise InputError(f"--dtype {dtype}: unknown; there are {', '.join(DTYPES)}")
+    if autocast and dtype != "float32":
+        raise InputError(f"--autocast casts float32 parameters: leave --dtype {dtype} out")
     threads = torch.get_num_threads() if threads is None else threads
     most = os.cpu_count() or 1
     if not 1 <= threads <= most:
         raise InputError(f"--threads {threads}: this machine takes 1 to {most}")
-    return Settings(product, dtype, threads, compile, sweep, cast(Memory, memory))
+    return Settings(product, dtype, autocast, threads, compile, sweep, cast(Memory, memory))
 
 
 def _measure_all(cases: Sequence[Case | RewardCase], report: Report, budget: Budget, reference: bool) -> None:

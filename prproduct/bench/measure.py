@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import cast
 
@@ -10,14 +11,14 @@ import torch
 from torch import Tensor, nn
 
 import prproduct as pr
-from prproduct.autograd import Memory
 from prproduct.bench.cases import Case
 from prproduct.bench.literal import make_literal, why_not_literal
 from prproduct.bench.memory import kept_bytes
 from prproduct.bench.paths import path_of
 from prproduct.bench.reward import RewardCase
 from prproduct.bench.rows import NOT_ASKED_FOR, Row, Settings
-from prproduct.bench.timing import AGAIN, NATIVE, OURS, REFERENCE, Budget, take_turns
+from prproduct.bench.timing import AGAIN, NATIVE, OURS, REFERENCE, Budget, Step, take_turns
+from prproduct.ops.autograd import Memory
 
 
 @dataclass(frozen=True)
@@ -29,11 +30,30 @@ class Contenders:
     batch: Tensor
 
     @classmethod
-    def of(cls, case: Case, product: str, dtype: torch.dtype, memory: Memory = "auto") -> Contenders:
+    def of(cls, case: Case, product: str, dtype: torch.dtype, memory: Memory = "save") -> Contenders:
         """Those of a case; the seed makes them the same in every run."""
         torch.manual_seed(0)
         native = case.build().to(dtype)
         return cls(native, pr.convert(copy.deepcopy(native), product, memory=memory), case.batch(dtype))
+
+
+@dataclass(frozen=True)
+class UnderAutocast:
+    """A contender's step in bfloat16, with parameters in float32."""
+
+    step: Step
+
+    def prepare(self) -> None:
+        self.step.prepare()
+
+    def __call__(self) -> None:
+        with autocast(True):
+            self.step()
+
+
+def autocast(enabled: bool) -> AbstractContextManager[object]:
+    """bfloat16 on the CPU, where it is asked for."""
+    return torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled)
 
 
 def measure(case: Case | RewardCase, settings: Settings, budget: Budget, with_reference: bool = True) -> Row:
@@ -43,16 +63,21 @@ def measure(case: Case | RewardCase, settings: Settings, budget: Budget, with_re
     dtype = getattr(torch, settings.dtype)
     contenders = Contenders.of(case, settings.product, dtype, settings.memory)
     modules = {NATIVE: contenders.native, OURS: contenders.ours, AGAIN: copy.deepcopy(contenders.native)}
-    saved_native, saved_ours, saved_target = None, None, None
+    saved_native = saved_ours = None
     if settings.compile:
         modules = {name: cast(nn.Module, torch.compile(module, dynamic=False)) for name, module in modules.items()}
     else:
-        saved_native, saved_ours, saved_target = _saved(case, contenders)
+        with autocast(settings.autocast):
+            saved_native, saved_ours = (
+                kept_bytes(case.forward(module), contenders.batch) for module in (contenders.native, contenders.ours)
+            )
     why_not = why_not_literal(contenders.native, contenders.batch) if with_reference else NOT_ASKED_FOR
     if why_not is None:
         modules[REFERENCE] = make_literal(copy.deepcopy(contenders.native), settings.product)
-    steps = case.steps(modules, contenders.batch)
-    path = path_of(steps[OURS])
+    with autocast(settings.autocast):
+        steps = case.steps(modules, contenders.batch)
+    steps = {name: UnderAutocast(step) for name, step in steps.items()} if settings.autocast else steps
+    path = path_of(steps[OURS], settings.compile)
     times = take_turns(steps, budget)
     if settings.compile:
         torch.compiler.reset()  # or the next case would count as one more shape of the same code
@@ -61,23 +86,10 @@ def measure(case: Case | RewardCase, settings: Settings, budget: Budget, with_re
         name=case.name,
         path=path,
         seconds=dict(times.seconds),
-        target=case.time_target(settings.compile) if settings.dtype == "float32" else None,
+        target=case.time_target(settings.compile, settings.autocast) if settings.dtype == "float32" else None,
         saved_native=saved_native,
         saved_ours=saved_ours,
-        saved_target=saved_target,
         without_reference=why_not,
         waited=times.waited,
         size=case.size,
     )
-
-
-def _saved(case: Case, contenders: Contenders) -> tuple[int, int, float | None]:
-    """Bytes kept natively, by ours, and what ours may keep beside the native one."""
-    native, ours = (
-        kept_bytes(case.forward(module), contenders.batch) for module in (contenders.native, contenders.ours)
-    )
-    if not case.may_keep_output:
-        return native, ours, case.saved_target
-    with torch.no_grad():
-        output = contenders.native(contenders.batch)
-    return native, ours, 1 + output.nbytes / native

@@ -6,9 +6,9 @@ import json
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from prproduct.autograd import Memory
 from prproduct.bench.machine import Machine
 from prproduct.bench.timing import Times, Verdict
+from prproduct.ops.autograd import Memory
 
 NOT_ASKED_FOR = "not asked for"
 
@@ -19,12 +19,11 @@ class Row:
 
     group: str
     name: str
-    path: str  # how our backward ran: compiled, plain torch, inductor
+    path: str  # how our backward ran: C++, plain torch, inductor
     seconds: dict[str, list[float]]  # of every step, by contender
     target: float | None
     saved_native: int | None  # bytes kept for backward; None where they were not counted
     saved_ours: int | None
-    saved_target: float | None
     without_reference: str | None  # why the literal formula was not run
     waited: float | None = None  # seconds per second without a core
     size: int | None = None  # what a sweep varies
@@ -46,13 +45,6 @@ class Row:
             return None
         return self.saved_ours / self.saved_native
 
-    @property
-    def saved_verdict(self) -> Verdict:
-        """Whether they are within their target."""
-        if self.saved_ratio is None or self.saved_target is None:
-            return Verdict.OPEN
-        return Verdict.MET if self.saved_ratio <= self.saved_target else Verdict.MISSED
-
 
 @dataclass(frozen=True)
 class Settings:
@@ -60,16 +52,18 @@ class Settings:
 
     product: str = "pr"
     dtype: str = "float32"
+    autocast: bool = False  # bfloat16
     threads: int = 1
     compile: bool = False
     sweep: str | None = None
-    memory: Memory = "auto"
+    memory: Memory = "save"
 
     def __str__(self) -> str:
         mode = "torch.compile on both sides" if self.compile else "eager"
-        kept = "" if self.memory == "auto" else f', memory="{self.memory}"'
+        kept = "" if self.memory == "save" else f', memory="{self.memory}"'
         threads = f"{self.threads} thread{'s'[: self.threads > 1]}"
-        return f"{self.product} beside native, {self.dtype}, {threads}, {mode}{kept}"
+        dtype = "bfloat16 under autocast" if self.autocast else self.dtype
+        return f"{self.product} beside native, {dtype}, {threads}, {mode}{kept}"
 
 
 @dataclass(frozen=True)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
 from torch import nn
+from torch.nn.parameter import is_lazy
 
-from prproduct.autograd import Memory, check_memory
-from prproduct.conversion.registry import Layer, converted_class, native_class, unfused_class
+from prproduct.conversion.registry import UNKNOWN, Layer, converted_class, native_class, unfused_class
 from prproduct.nn.encoder import UnfusedEncoder, UnfusedEncoderLayer
 from prproduct.nn.layer import ProductLayer
+from prproduct.ops.autograd import Memory, check_memory
 from prproduct.products import Product, resolve
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -20,19 +22,25 @@ Filter = Callable[[nn.Module, str], bool]
 Verdicts = dict[str, tuple[nn.Module, Layer | str]]
 
 
-OWN = ("product", "product_memory", "product_habit")  # what a converted layer has of its own
+OWN = ("product", "product_memory")  # what a converted layer has of its own
 
 
 def convert(
-    module: Model, product: str | Product = "pr", *, filter_fn: Filter | None = None, memory: Memory = "auto"
+    module: Model,
+    product: str | Product | None = None,
+    *,
+    filter_fn: Filter | None = None,
+    memory: Memory | None = None,
 ) -> Model:
     """Put the layers of a model, or one layer, under a product: in place, and returned.
 
     Parameters, buffers, hooks, flags, names and state_dict stay the very same, so an optimizer built before goes on
     working. `filter_fn(layer, name)` chooses among the layers that can be converted; call again for other layers and
-    other products. Converting a converted layer changes its product and nothing else. `report` shows what was done.
-    Backward needs each layer's output: with `memory="auto"` a layer keeps it where it finds out that nobody else does,
-    with "save" always, and with "recompute" never, but computes it again.
+    other products. `report` shows what was done.
+
+    A layer that is converted for the first time gets the product "pr" and memory="save" where nothing else is given;
+    a converted one keeps what is not given. Backward needs each layer's output: "save" keeps it, which takes no new
+    memory where the next layer keeps it too; "recompute" does not, and computes it again.
 
     >>> import torch, prproduct as pr
     >>> model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 2))
@@ -44,7 +52,8 @@ def convert(
     )
     """
     require_module(module, "convert")
-    product, memory = resolve(product), check_memory(memory)
+    product = None if product is None else resolve(product)
+    memory = None if memory is None else check_memory(memory)
     verdicts = verdicts_of(module)
     possible = {name: target for name, (_, target) in verdicts.items() if not isinstance(target, str)}
     chosen = {
@@ -52,19 +61,52 @@ def convert(
     }
     if not chosen:
         raise ValueError(_why_nothing(module, verdicts, len(possible)))
-    encoders = () if product.has_native_forward else tuple(module.modules())
     with _all_or_nothing(module):
         for name, target in chosen.items():
             layer = verdicts[name][0]
             layer.__class__ = target
-            vars(layer)["product"] = product
-            vars(layer).pop("product_memory", None)
-            vars(layer).pop("product_habit", None)
-            if memory != "auto":
-                vars(layer)["product_memory"] = memory
-        for encoder in encoders:
+            own = vars(layer)
+            own["product"] = product or own.get("product") or resolve("pr")
+            if memory is not None:
+                own["product_memory"] = memory
+            if own.get("product_memory") == "save":  # as it is by default
+                del own["product_memory"]
+        own_values = any(not layer.product.has_native_forward for layer in _product_layers(module))
+        for encoder in module.modules() if own_values else ():
             encoder.__class__ = unfused_class(type(encoder)) or type(encoder)
+    _warn_of_unknown_weights(verdicts)
     return module
+
+
+def _product_layers(module: nn.Module) -> Iterator[ProductLayer]:
+    return (layer for layer in module.modules() if isinstance(layer, ProductLayer))
+
+
+def _warn_of_unknown_weights(verdicts: Verdicts) -> None:
+    """Says so where a large part of a model's matrices belongs to layer types that prproduct does not know.
+
+    Mixture-of-experts layers, for example, hold all experts in one parameter and multiply it by `bmm`.
+    """
+    known = unknown = 0
+    largest: tuple[int, str] = (0, "")
+    for name, (layer, target) in verdicts.items():
+        if "parametrizations" in name.split("."):  # parts of a layer
+            continue
+        size = sum(p.numel() for p in layer.parameters(recurse=False) if not is_lazy(p) and p.dim() > 1)
+        if not isinstance(target, str):
+            known += size
+        elif target == UNKNOWN:
+            unknown += size
+            largest = max(largest, (size, f"{type(layer).__name__} at {name or 'the root'}"))
+    if unknown > _LARGE_PART * (known + unknown):
+        warnings.warn(
+            f"convert: {unknown / (known + unknown):.0%} of the weights in matrices stay under the inner product, as "
+            f"prproduct does not know their layer types; the largest is {largest[1]}: teach it with pr.register",
+            stacklevel=3,
+        )
+
+
+_LARGE_PART = 0.25
 
 
 def revert(module: Model) -> Model:

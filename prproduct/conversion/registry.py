@@ -264,6 +264,9 @@ _LEFT: list[tuple[tuple[type, ...], str]] = [
 ]
 
 
+UNKNOWN = "no layer type that prproduct knows: if it multiplies weights with data, teach it with pr.register"
+
+
 def _why_unknown(module: nn.Module) -> str:
     if is_quantized(module):
         return "quantized"
@@ -272,7 +275,7 @@ def _why_unknown(module: nn.Module) -> str:
             return why
     if "Norm" in type(module).__name__:
         return "normalisation: one factor a feature"
-    return "no layer type that prproduct knows: if it multiplies weights with data, teach it with pr.register"
+    return UNKNOWN
 
 
 def is_quantized(module: nn.Module) -> bool:

@@ -52,7 +52,7 @@ Sizes output_shape(const Tensor& input, const Tensor& weight, const Geometry& ge
     auto along_axis = geometry.transposed ? covered_by : windows_over;
     int64_t result = along_axis(size, kernel, geometry.stride[a], geometry.padding[a], geometry.dilation[a]);
     if (geometry.transposed) result += geometry.output_padding[a];
-    check(result > 0, "no output of input ", text_of(sizes_of(input)), " and weight ", text_of(sizes_of(weight)));
+    check(result >= 0, "no output of input ", text_of(sizes_of(input)), " and weight ", text_of(sizes_of(weight)));
     shape.push_back(result);
   }
   return shape;
@@ -166,11 +166,10 @@ struct GroupSplit {
     const S* input = static_cast<const S*>(call.input.data_ptr());
     int64_t places = call.input_places;
     input += (image * call.groups + group) * call.in * places;
-    std::fill(squares.begin(), squares.end(), T(0));
     if (call.channels_last) {
       for (int64_t k = 0; k < places; ++k) squares[k] = sum_of_squares(call.in, input + k * call.in);
     } else {
-      for (int64_t c = 0; c < call.in; ++c) add_squares(places, input + c * places, squares.data());
+      sum_squares_of_columns(call.in, places, input, squares.data());
     }
     call.to_output(sums, squares.data(), norm.data());
     for (int64_t k = 0; k < call.output_places; ++k) {

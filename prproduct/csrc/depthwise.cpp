@@ -70,8 +70,7 @@ struct Plane {
 
   void measure_windows(const T* x) {
     call.frame.place_dense(x, input_frame.data());
-    std::fill(squares.begin(), squares.end(), T(0));
-    add_squares(call.input_places, x, squares.data());
+    sum_squares_of_columns(1, call.input_places, x, squares.data());
     sums.gather(squares.data(), norm.data());
     for (int64_t k = 0; k < call.output_places; ++k) {
       Norm<T> window = Norm<T>::of(norm[k]);

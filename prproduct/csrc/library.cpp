@@ -15,6 +15,13 @@ STABLE_TORCH_LIBRARY(prproduct, m) {
   m.def(
       "convolution_value(Tensor p, Tensor input, Tensor weight, int[] stride, int[] padding, int[] dilation, "
       "bool transposed, int[] output_padding, int groups, str product, float parameter, float floor) -> Tensor");
+  m.def(
+      "recurrent_forward(str cell, Tensor input_gates, Tensor weight, Tensor? bias, Tensor[] state, "
+      "int[] batch_sizes, bool reverse) -> Tensor[]");
+  m.def(
+      "recurrent_backward(str cell, Tensor input_gates, Tensor hidden_gates, Tensor[] before, Tensor weight, "
+      "Tensor? bias, Tensor grad_output, Tensor[] grad_state, int[] batch_sizes, bool reverse, str product, "
+      "float parameter, float floor) -> Tensor[]");
   m.def("product_names() -> str[]");
 }
 
@@ -23,6 +30,8 @@ STABLE_TORCH_LIBRARY_IMPL(prproduct, CPU, m) {
   m.impl("linear_value", TORCH_BOX(&prproduct::linear_value));
   m.impl("convolution_backward", TORCH_BOX(&prproduct::convolution_backward));
   m.impl("convolution_value", TORCH_BOX(&prproduct::convolution_value));
+  m.impl("recurrent_forward", TORCH_BOX(&prproduct::recurrent_forward));
+  m.impl("recurrent_backward", TORCH_BOX(&prproduct::recurrent_backward));
 }
 
 STABLE_TORCH_LIBRARY_IMPL(prproduct, CompositeExplicitAutograd, m) {

@@ -21,4 +21,12 @@ Tensor convolution_value(Tensor p, Tensor input, Tensor weight, Sizes stride, Si
                          bool transposed, Sizes output_padding, int64_t groups, std::string product, double parameter,
                          double floor);
 
+std::vector<Tensor> recurrent_forward(std::string cell, Tensor input_gates, Tensor weight, std::optional<Tensor> bias,
+                                      std::vector<Tensor> state, Sizes batch_sizes, bool reverse);
+
+std::vector<Tensor> recurrent_backward(std::string cell, Tensor input_gates, Tensor hidden_gates,
+                                       std::vector<Tensor> before, Tensor weight, std::optional<Tensor> bias,
+                                       Tensor grad_output, std::vector<Tensor> grad_state, Sizes batch_sizes,
+                                       bool reverse, std::string product, double parameter, double floor);
+
 }  // namespace prproduct

@@ -72,12 +72,6 @@ struct Frame {
   }
 };
 
-template <class T>
-PRPRODUCT_CLONES void add_multiple(int64_t count, const T* from, T factor, T* to) {
-#pragma omp simd
-  for (int64_t k = 0; k < count; ++k) to[k] += from[k] * factor;
-}
-
 // Sums of shifted frames, with memory for two frames; the result replaces the first.
 template <class T>
 struct WindowSums {

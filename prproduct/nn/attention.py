@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from prproduct import functional
-from prproduct.nn.layer import ProductLayer, memory_of, runs_natively
+from prproduct.nn.layer import ProductLayer, runs_natively
 from prproduct.products import P
 
 
@@ -74,7 +74,7 @@ class MultiheadAttention(ProductLayer, torch.nn.MultiheadAttention):
             attended = F.scaled_dot_product_attention(q, k, v, mask, dropout, is_causal).permute(2, 0, 1, 3)
         output = attended.flatten(2).flatten(0, 1)
         output = functional.linear(
-            output, self.out_proj.weight, self.out_proj.bias, product=self.product, memory=memory_of(self)
+            output, self.out_proj.weight, self.out_proj.bias, product=self.product, memory=self.product_memory
         )
         output = output.unflatten(0, (length, batch))
         if not batched:
@@ -94,7 +94,7 @@ class MultiheadAttention(ProductLayer, torch.nn.MultiheadAttention):
         biases = (None,) * len(rows) if self.in_proj_bias is None else self.in_proj_bias.split(rows)
         projected: list[Tensor] = []
         for x, weight, bias, size in zip(inputs, weights, biases, sizes, strict=True):
-            output = functional.linear(x, weight, bias, product=self.product, memory=memory_of(self))
+            output = functional.linear(x, weight, bias, product=self.product, memory=self.product_memory)
             projected += _split(output, size) if size > 1 else (output,)
         return tuple(projected)
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from prproduct import functional
-from prproduct.nn.layer import ProductLayer, memory_of
+from prproduct.nn.layer import ProductLayer
 
 
 def _convolve(op: Callable[..., Tensor], layer: Any, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -27,7 +27,7 @@ def _convolve(op: Callable[..., Tensor], layer: Any, input: Tensor, weight: Tens
         layer.dilation,
         layer.groups,
         product=layer.product,
-        memory=memory_of(layer),
+        memory=layer.product_memory,
     )
 
 
@@ -35,7 +35,7 @@ def _convolve_transposed(op: Callable[..., Tensor], layer: Any, input: Tensor, o
     geometry = (layer.stride, layer.padding, layer.kernel_size, len(layer.kernel_size), layer.dilation)
     output_padding = layer._output_padding(input, output_size, *geometry)
     geometry = (layer.stride, layer.padding, output_padding, layer.groups, layer.dilation)
-    return op(input, layer.weight, layer.bias, *geometry, product=layer.product, memory=memory_of(layer))
+    return op(input, layer.weight, layer.bias, *geometry, product=layer.product, memory=layer.product_memory)
 
 
 class Conv1d(ProductLayer, torch.nn.Conv1d):

@@ -7,10 +7,9 @@ from typing import Any, ClassVar
 
 import torch
 from torch import nn
-from torch.compiler import is_compiling
+from torch._C import _are_functorch_transforms_active  # private: torch has no public one
 
-from prproduct.autograd import Keeping, Memory, check_memory
-from prproduct.kernels.outputs import Habit
+from prproduct.ops.autograd import Memory, check_memory
 from prproduct.products import P, Product, resolve
 
 
@@ -18,17 +17,16 @@ class ProductLayer(nn.Module):
     """Mixed in before a torch layer: `class Linear(ProductLayer, torch.nn.Linear)`."""
 
     product: Product
-    product_memory: Memory = "auto"  # whether the output is kept for backward
-    product_habit: Habit  # of a layer whose memory is "auto"
+    product_memory: Memory = "save"  # whether the output is kept for backward
     __signature__: ClassVar[inspect.Signature]
     # Keys in checkpoints of the paper's own code that say nothing new: a kernel of ones, or a second name of a weight.
     superfluous_keys: ClassVar[dict[str, str | None]] = {}
 
-    def __init__(self, *args: Any, product: str | Product = "pr", memory: Memory = "auto", **kwargs: Any) -> None:
+    def __init__(self, *args: Any, product: str | Product = "pr", memory: Memory = "save", **kwargs: Any) -> None:
         product = resolve(product)
         super().__init__(*args, **kwargs)
         self.product = product
-        if check_memory(memory) != "auto":
+        if check_memory(memory) != "save":
             self.product_memory = memory
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -43,7 +41,7 @@ class ProductLayer(nn.Module):
         signature = inspect.signature(torch_layer)
         keyword = inspect.Parameter.KEYWORD_ONLY
         product = inspect.Parameter("product", keyword, default="pr", annotation="str | Product")
-        memory = inspect.Parameter("memory", keyword, default="auto", annotation="Memory")
+        memory = inspect.Parameter("memory", keyword, default="save", annotation="Memory")
         parameters = list(signature.parameters.values())
         open_ended = parameters and parameters[-1].kind is inspect.Parameter.VAR_KEYWORD
         place = len(parameters) - bool(open_ended)
@@ -65,26 +63,12 @@ class ProductLayer(nn.Module):
 
 
 def shown(layer: ProductLayer) -> str:
-    """What a layer's repr says of its product."""
-    memory = "" if layer.product_memory == "auto" else f", memory={layer.product_memory}"
+    """The part of a layer's repr that names its product."""
+    memory = "" if layer.product_memory == "save" else f", memory={layer.product_memory}"
     return f"product={layer.product}{memory}"
-
-
-def memory_of(layer: ProductLayer) -> Keeping:
-    """What `functional` takes."""
-    memory = layer.product_memory
-    if memory != "auto":
-        return memory
-    if is_compiling():  # which decides for itself what to keep
-        return "save"
-    own = vars(layer)
-    habit: Habit | None = own.get("product_habit")
-    if habit is None:
-        habit = own["product_habit"] = Habit()
-    return habit
 
 
 def runs_natively(layer: ProductLayer) -> bool:
     """For `p`, and where no gradient is asked of a product that has torch's forward."""
-    gradients = torch.is_grad_enabled() or torch._C._are_functorch_transforms_active()
+    gradients = torch.is_grad_enabled() or _are_functorch_transforms_active()
     return type(layer.product) is P or (layer.product.has_native_forward and not gradients)

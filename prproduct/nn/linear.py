@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from prproduct import functional
-from prproduct.nn.layer import ProductLayer, memory_of
+from prproduct.nn.layer import ProductLayer
 
 
 class Linear(ProductLayer, torch.nn.Linear):
@@ -17,4 +17,4 @@ class Linear(ProductLayer, torch.nn.Linear):
     """
 
     def forward(self, input: Tensor) -> Tensor:
-        return functional.linear(input, self.weight, self.bias, product=self.product, memory=memory_of(self))
+        return functional.linear(input, self.weight, self.bias, product=self.product, memory=self.product_memory)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -10,9 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
-from prproduct import functional, recurrence
-from prproduct.nn.layer import ProductLayer, memory_of, runs_natively
-from prproduct.recurrence import State, Weights
+from prproduct import functional
+from prproduct.nn.layer import ProductLayer, runs_natively
+from prproduct.ops import recurrence
+from prproduct.ops.recurrence import State, Weights
 
 _PARAMETERS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr")
 
@@ -20,8 +22,14 @@ _PARAMETERS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr")
 class _Sequences(ProductLayer):
     """What LSTM, GRU and RNN share: the forms in which sequences come, layers, directions, dropout between layers."""
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]  # which steps out of its graph for torch's RNNs too
     def forward(self: Any, input: Any, hx: Any = None) -> Any:
+        # torch.compile leaves RNNs out of its graphs, but would compile the functions that they call, step by step.
+        # Asked for only once Dynamo is there: to import it takes more than a second.
+        if "torch._dynamo" in sys.modules:
+            return torch.compiler.disable(_Sequences._forward)(self, input, hx)
+        return self._forward(input, hx)
+
+    def _forward(self: Any, input: Any, hx: Any) -> Any:
         packed = isinstance(input, PackedSequence)
         states = () if hx is None else tuple(hx) if isinstance(hx, (tuple, list)) else (hx,)
         refused = not packed and (input.dim() not in (2, 3) or any(s.dim() != input.dim() for s in states))
@@ -76,8 +84,8 @@ class _Sequences(ProductLayer):
             for ending in endings:
                 weights: list[Any] = [getattr(self, f"{name}_l{depth}{ending}", None) for name in _PARAMETERS]
                 first = tuple(s[len(last)] for s in states)
-                arguments = (self._cell(), self.product, data, batch_sizes, first, Weights(*weights))
-                output, final = recurrence.recur(*arguments, reverse=bool(ending))
+                steps = recurrence.Recurrence(self._cell(), self.product, tuple(batch_sizes), reverse=bool(ending))
+                output, final = steps(data, first, Weights(*weights))
                 outputs.append(output)
                 last.append(final)
             data = torch.cat(outputs, dim=-1) if len(outputs) > 1 else outputs[0]
@@ -135,12 +143,12 @@ class _Cell(ProductLayer):
             return super().forward(input, hx)  # torch computes it, or says what is wrong
         states = states or (input.new_zeros(shape),) * count
         input_gates = functional.linear(
-            input, self.weight_ih, self.bias_ih, product=self.product, memory=memory_of(self)
+            input, self.weight_ih, self.bias_ih, product=self.product, memory=self.product_memory
         )
         hidden_gates = functional.linear(
-            states[0], self.weight_hh, self.bias_hh, product=self.product, memory=memory_of(self)
+            states[0], self.weight_hh, self.bias_hh, product=self.product, memory=self.product_memory
         )
-        states, _ = self._cell().step(input_gates, hidden_gates, states)
+        states = self._cell().step((input_gates, hidden_gates), states)
         return states if count == 2 else states[0]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from prproduct import functional
-from prproduct.nn.layer import ProductLayer, memory_of, shown
+from prproduct.nn.layer import ProductLayer, shown
 
 
 class TransposedLinear(ProductLayer):
@@ -15,7 +15,7 @@ class TransposedLinear(ProductLayer):
 
     def forward(self: Any, x: Tensor) -> Tensor:
         rows = x.view(-1, x.shape[-1])  # as there: two dimensions make it the same matrix product, bit for bit
-        output = functional.linear(rows, self.weight.T, self.bias, product=self.product, memory=memory_of(self))
+        output = functional.linear(rows, self.weight.T, self.bias, product=self.product, memory=self.product_memory)
         return output.view(*x.shape[:-1], self.nf)
 
     def __repr__(self) -> str:

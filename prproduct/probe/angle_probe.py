@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._dynamo import OptimizedModule
 from torch.nn.parameter import is_lazy
 from torch.nn.utils import parametrize
 from torch.utils._pytree import tree_map_only
@@ -74,7 +73,7 @@ class AngleProbe:
                 raise TypeError(f"AngleProbe: writer has no {method}(); pass a torch.utils.tensorboard.SummaryWriter")
         self.every = every
         self._called = module
-        self._model: Any = module._orig_mod if isinstance(module, OptimizedModule) else module
+        self._model: Any = getattr(module, "_orig_mod", module)  # what torch.compile(module) wraps
         self._layers = _choose(self._model, layers)
         self._bins = bins
         self._forwards_per_step = forwards_per_step
@@ -181,7 +180,7 @@ class AngleProbe:
         as soon as there is a hook, and its numbers change in the last digits.
         """
         return self._called is not self._model or any(
-            isinstance(m, OptimizedModule)
+            hasattr(m, "_orig_mod")
             or m._compiled_call_impl is not None
             or (isinstance(m, nn.TransformerEncoderLayer) and not m.training)
             for m in self._model.modules()

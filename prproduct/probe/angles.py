@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from prproduct.kernels.contractions import Contraction, Convolution
-from prproduct.kernels.pairs import working_dtype
+from prproduct.ops.angles import working_dtype
+from prproduct.ops.contractions import Contraction, Convolution
 
 # About half a megabyte in float32: a dozen elementwise passes over a block stay in the processor's cache.
 PAIRS_PER_BLOCK = 2**17

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from prproduct import functional
-from prproduct.kernels.contractions import Linear
+from prproduct.ops.contractions import Linear
 from prproduct.probe.pairings import Call, Pairing, as_it_is, product_of
 
 _ARGUMENTS = (

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from prproduct.kernels.contractions import Contraction
-from prproduct.kernels.pairs import working_dtype
+from prproduct.ops.angles import working_dtype
+from prproduct.ops.contractions import Contraction
 from prproduct.probe.angles import as_vectors, norms, shortest
 
 NUMBERS_PER_BLOCK = 2**17  # as many as stay in the processor's cache

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
-from prproduct.kernels.contractions import Convolution, Linear
+from prproduct.ops.contractions import Convolution, Linear
 from prproduct.probe.attention import read_attention
 from prproduct.probe.pairings import Call, Pairing, product_of
 from prproduct.probe.recurrent import read_cell, read_recurrent

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from prproduct.kernels.contractions import Contraction
+from prproduct.ops.contractions import Contraction
 from prproduct.products import P, Product
 
 

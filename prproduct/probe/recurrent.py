@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 from prproduct import functional, nn
-from prproduct.kernels.contractions import Linear
+from prproduct.ops.contractions import Linear
 from prproduct.probe.pairings import Call, Pairing, product_of
 
 _PARAMETERS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr")

@@ -12,14 +12,14 @@ from prproduct.bench.literal import make_literal, why_not_literal
 from prproduct.bench.measure import Contenders, measure
 from prproduct.bench.memory import kept_bytes
 from prproduct.bench.networks import GPT, InPlaceNet, ViT
-from prproduct.bench.paths import COMPILED, INDUCTOR, NATIVE, PLAIN, path_of
+from prproduct.bench.paths import INDUCTOR, NATIVE_OPS, PLAIN, path_of
 from prproduct.bench.reward import RewardCase
 from prproduct.bench.rows import Settings
 from prproduct.bench.steps import output_of
-from prproduct.bench.timing import AGAIN, OURS, REFERENCE, Budget, Verdict
+from prproduct.bench.timing import AGAIN, OURS, REFERENCE, Budget
 from prproduct.bench.timing import NATIVE as NATIVE_STEP
-from prproduct.kernels import compiled
 from prproduct.lab.errors import InputError
+from prproduct.ops import native
 
 LAYERS = [case for case in CASES if isinstance(case, Case) and not case.classes]
 NETS = [case for case in CASES if isinstance(case, Case) and case.classes]
@@ -36,10 +36,11 @@ def name_of(case):
 
 
 def test_the_table_has_every_row_of_the_targets():
-    assert [sum(case.group == group for case in CASES) for group in ("linear", "conv", "lstm")] == [4, 7, 1]
+    assert [sum(case.group == group for case in CASES) for group in ("linear", "conv", "recurrent")] == [4, 7, 3]
     assert [sum(case.group == group for case in CASES) for group in ("nets", "transformers", "inplace")] == [4, 2, 1]
-    assert all(case.target and (case.saved_target or case.may_keep_output) for case in (*LAYERS, *NETS))
-    assert [case.target for case in CASES if case.group == "reward"] == [1 / 20]
+    assert all(case.target for case in (*LAYERS, *NETS) if case.group != "inplace")
+    assert sum(case.autocast_target is not None for case in (*LAYERS, *NETS)) == 3
+    assert [case.target for case in CASES if case.group == "reward"] == [1 / 100]
     assert len({case.name for case in CASES}) == len(CASES)
 
 
@@ -47,7 +48,7 @@ def test_the_table_has_every_row_of_the_targets():
 def test_a_layer_runs_and_ours_has_the_native_output_and_another_gradient(case):
     contenders = Contenders.of(case, "pr", torch.float32)
     outputs = [output_of(module, contenders.batch) for module in (contenders.native, contenders.ours)]
-    if case.group == "lstm":  # whose forward is torch's to rounding
+    if case.group == "recurrent":  # whose forward is torch's to rounding
         torch.testing.assert_close(*outputs, rtol=0, atol=1e-6)
     else:
         assert torch.equal(*outputs)
@@ -128,27 +129,15 @@ def layer_step(product="pr"):
 
 
 def test_the_path_is_the_one_that_ran():
-    assert path_of(layer_step()) == COMPILED
-    assert path_of(layer_step("p")) == NATIVE
-    with compiled.switched_off():
+    assert path_of(layer_step()) == NATIVE_OPS
+    with native.disabled():
         assert path_of(layer_step()) == PLAIN
-
-
-def test_layers_that_took_different_paths_are_told_apart():
-    first, second = layer_step(), layer_step()
-
-    def both():
-        first()
-        with compiled.switched_off():
-            second()
-
-    assert path_of(both) == f"{COMPILED} + {PLAIN}"
 
 
 def test_under_torch_compile_inductor_runs():
     torch.compiler.reset()
     layer, x = torch.compile(pr.nn.Linear(3, 2)), torch.ones(4, 3)
-    assert path_of(lambda: layer(x).sum().backward()) == INDUCTOR
+    assert path_of(lambda: layer(x).sum().backward(), compiled=True) == INDUCTOR
 
 
 @pytest.mark.parametrize("case", TINY_NETS, ids=name_of)
@@ -158,24 +147,22 @@ def test_a_row_holds_every_time_and_both_memories(case):
         OURS: 2,
         REFERENCE: 1,
     }
-    assert row.path == COMPILED
+    assert row.path == NATIVE_OPS
     assert row.saved_ours >= row.saved_native > 0
     assert row.without_reference is None
 
 
-def test_a_linear_layer_may_keep_one_output():
-    case = Case("tiny", "Linear", lambda: nn.Linear(5, 3), (4, 5), may_keep_output=True)
+def test_a_linear_layer_keeps_one_output():
+    case = Case("tiny", "Linear", lambda: nn.Linear(5, 3), (4, 5))
     row = measure(case, Settings(), ONE_TURN, with_reference=False)
-    assert row.saved_target == pytest.approx(1 + (4 * 3) / (4 * 5))
-    assert row.saved_ratio == row.saved_target
-    assert row.saved_verdict is Verdict.MET
+    assert row.saved_ratio == pytest.approx(1 + (4 * 3) / (4 * 5))
     assert row.without_reference == "not asked for"
 
 
 def test_the_reward_is_measured_beside_pycocoevalcap_in_as_many_turns_as_asked_for():
     row = measure(RewardCase(images=2), Settings(), Budget(turns=3, seconds=100.0, warm_up=1))
     assert {name: len(seconds) for name, seconds in row.seconds.items()} == {NATIVE_STEP: 3, AGAIN: 3, OURS: 3}
-    assert row.target == 1 / 20
+    assert row.target == 1 / 100
     assert row.saved_ratio is None
 
 
@@ -185,14 +172,16 @@ def test_targets_are_for_float32_and_with_torch_compile_for_nets():
     assert measure(case, Settings(dtype="float64"), ONE_TURN, False).target is None
     assert case.time_target(compile=True) is None
     assert NETS[0].time_target(compile=True) == 1.12
+    both = Case("tiny", "Linear", lambda: nn.Linear(5, 3), (4, 5), target=1.1, autocast_target=1.25)
+    assert measure(both, Settings(autocast=True), ONE_TURN, False).target == 1.25
 
 
 def test_only_takes_parts_of_names_and_groups():
-    assert {case.group for case in chosen(["LSTM", "nets"])} == {"lstm", "nets"}
+    assert {case.group for case in chosen(["LSTM", "nets"])} == {"recurrent", "nets"}
     assert [case.name for case in chosen(["1x1"])] == ["Conv2d 1×1 96→48 at 32², batch 64"]
     assert chosen([]) == CASES
-    with pytest.raises(InputError, match="--only gru: no case"):
-        chosen(["lstm", "gru"])
+    with pytest.raises(InputError, match="--only rnn: no case"):
+        chosen(["lstm", "rnn"])
 
 
 @pytest.mark.parametrize("kind", SWEEPS)

@@ -162,7 +162,7 @@ def test_takes_torchs_arguments_and_a_product(name):
     assert shared == list(native.parameters.values())
     assert (product.name, memory.name) == ("product", "memory")
     assert product.kind is memory.kind is inspect.Parameter.KEYWORD_ONLY
-    assert (product.default, memory.default) == ("pr", "auto")
+    assert (product.default, memory.default) == ("pr", "save")
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 import prproduct as pr
-from prproduct import recurrence, reference
+from prproduct import reference
+from prproduct.ops.recurrence import Recurrence
 from prproduct.products import P
 
 KINDS = ["LSTM", "GRU", "RNN"]
@@ -124,7 +125,7 @@ def test_the_closed_form_equals_autograd_step_by_step(kind, options, product, mo
         assert_close(got[:count], run(native, x, state)[:count], 1e-12)
     if str(product) in ("p", "through"):
         assert_close(got, run(native, x, state), 1e-12)
-    monkeypatch.setattr(recurrence, "recur", recurrence.step_by_step)
+    monkeypatch.setattr(Recurrence, "__call__", Recurrence.unrolled)
     assert_close(got, run(ours, x, state), 1e-12)
 
 
@@ -146,7 +147,7 @@ def test_packed_sequences(kind, options, lengths, product, monkeypatch):
         if str(product) == "through":
             assert_close(got, run(native, x, state, wrap), 1e-12)
         with monkeypatch.context() as patch:
-            patch.setattr(recurrence, "recur", recurrence.step_by_step)
+            patch.setattr(Recurrence, "__call__", Recurrence.unrolled)
             assert_close(got, run(ours, x, state, wrap), 1e-12)
     output, _ = ours(wrap(x))
     assert torch.equal(pad_packed_sequence(output)[1], torch.tensor(lengths))
@@ -316,8 +317,8 @@ def test_double_backward_of_the_closed_form_equals_autograd_step_by_step(kind, m
     _, ours = build(kind, "pr", num_layers=2)
     tensors = [torch.randn(3, 2, 3).double(), *(p.detach().clone() for p in ours.parameters())]
     results = []
-    for recur in (recurrence.recur, recurrence.step_by_step):
-        monkeypatch.setattr(recurrence, "recur", recur)
+    for call in (Recurrence.__call__, Recurrence.unrolled):
+        monkeypatch.setattr(Recurrence, "__call__", call)
         leaves = [t.clone().requires_grad_() for t in tensors]
         first = second_order(ours, *leaves)
         results.append([*first, *torch.autograd.grad(sum(g.square().sum() for g in first), leaves)])

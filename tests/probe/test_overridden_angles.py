@@ -26,7 +26,7 @@ def test_a_plain_layer_is_not_computed_again(monkeypatch):
         raise AssertionError("computed again")
 
     layer, x = nn.Linear(6, 4).double(), torch.randn(5, 6).double()
-    monkeypatch.setattr("prproduct.kernels.contractions.Linear.native", refuse)
+    monkeypatch.setattr("prproduct.ops.contractions.Linear.native", refuse)
     assert_found(probed(layer, x)["Linear"], rows(layer.weight, x))
 
 

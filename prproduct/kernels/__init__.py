@@ -1,1 +1,0 @@
-"""What the layers compute with: windows and their sums, angles and gains, and who is paired with whom."""

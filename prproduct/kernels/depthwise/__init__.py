@@ -1,1 +1,0 @@
-"""Depthwise convolutions: a backward of their own, plane by plane."""

@@ -1,0 +1,234 @@
+"""The autograd function of every layer: the native forward, and the backward of a product (`rule.py`, `native.py`).
+
+Backward reads p off the output. With memory="save" the output is kept for it, which takes no new memory where the next
+layer keeps it too (BatchNorm, GELU, a following linear layer); with memory="recompute" it is not, and p is computed
+again from input and weight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor, is_grad_enabled, is_inference_mode_enabled
+from torch._C import _are_functorch_transforms_active, _is_any_autocast_enabled  # private: torch has no public ones
+from torch.autograd import forward_ad
+from torch.compiler import is_compiling
+
+from prproduct.ops import native, rule
+from prproduct.ops.contractions import Contraction
+from prproduct.ops.rule import Gradients, Operands
+from prproduct.products import P, Product, resolve
+
+_NO_JVP = "prproduct changes gradients, and has no forward-mode AD (jvp, jacfwd): use backward, vjp or jacrev"
+_NO_COMPILED_TRANSFORMS = (
+    "torch.compile around torch.func would drop prproduct's gradient: compile the function inside, or do without"
+)
+
+Memory = Literal["save", "recompute"]
+
+
+def apply(
+    contraction: Contraction,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    product: str | Product,
+    memory: Memory = "save",
+) -> Tensor:
+    """The contraction of input and weight under a product, plus the bias; the native op where no gradient is asked."""
+    if not isinstance(product, Product):
+        product = resolve(product)
+    check_memory(memory)
+    if type(product) is P:
+        return contraction.native(input, weight, bias)
+    if not (input.dtype in _REAL and weight.dtype in _REAL) or input.is_nested:
+        _refuse_types(input, weight, product)
+    compiling, transformed = is_compiling(), _are_functorch_transforms_active()
+    if compiling and transformed:
+        raise RuntimeError(_NO_COMPILED_TRANSFORMS)
+    inference = not compiling and is_inference_mode_enabled()
+    wants_gradient = is_grad_enabled() and (weight.requires_grad or input.requires_grad)
+    if inference or not (transformed or wants_gradient):
+        if not compiling and _has_tangent(input, weight, bias):
+            raise RuntimeError(_NO_JVP)
+        if product.has_native_forward:
+            return contraction.native(input, weight, bias)
+    if _is_any_autocast_enabled() and _autocasts(input.device.type):
+        input, weight, bias = (cast_for_autocast(t) for t in (input, weight, bias))
+    if inference:
+        return value_of(contraction, product, input, weight, bias)
+    if compiling:
+        keep_output = product.has_native_forward and memory == "save"
+        return ProductFn.apply(input, weight, bias, contraction, product, keep_output)
+    if transformed:
+        return TransformedProductFn.apply(input, weight, bias, contraction, product, False)
+    return _apply_eagerly(input, weight, bias, (contraction, product, memory))
+
+
+_REAL = {torch.float32, torch.float64, torch.float16, torch.bfloat16}
+
+
+def _refuse_types(input: Tensor, weight: Tensor, product: Product) -> None:
+    """Unless torch's own op is to say what it takes."""
+    if input.is_complex() or weight.is_complex() or not (product.has_native_forward or input.is_floating_point()):
+        raise TypeError(f"product {product} needs real floating-point tensors, got {input.dtype}: convert, or use 'p'")
+    if input.is_nested:
+        raise TypeError(f"product {product} takes no nested tensors: apply the layer to their .values()")
+
+
+def check_memory(memory: Memory) -> Memory:
+    """`memory` itself, or an error that names what it may be."""
+    if memory not in get_args(Memory):
+        raise ValueError(f"memory={memory!r}: use 'save' or 'recompute'")
+    return memory
+
+
+class ProductFn(torch.autograd.Function):
+    """A contraction under a product. With `keep_output`, backward reads p off the output instead of computing it."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(
+        input: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        contraction: Contraction,
+        product: Product,
+        keep_output: bool,
+    ) -> Tensor:
+        if product.has_native_forward:
+            output = contraction.native(input, weight, bias)
+        else:
+            output = value_of(contraction, product, input, weight, bias)
+        return _no_view(output) if is_compiling() or output._is_view() else output
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        input, weight, bias, ctx.contraction, ctx.product, keep_output = inputs
+        # Traced code is functional: when somebody writes into the output, that makes a new tensor.
+        ctx.save_for_backward(input, weight, bias, output if keep_output else None)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        operands = Operands(*ctx.saved_tensors)
+        return *backward(ctx.contraction, ctx.product, operands, grad, ctx.needs_input_grad), None, None, None
+
+
+class TransformedProductFn(ProductFn):
+    """`ProductFn` with a clear refusal of forward mode; apart from it, as torch.compile traces no function with jvp."""
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Tensor) -> Tensor:
+        raise RuntimeError(_NO_JVP)
+
+
+class EagerProductFn(TransformedProductFn):
+    """The same in torch's older style, which torch.func does not take, and which costs half as much for a small layer.
+
+    A function with a `setup_context` has its arguments bound by their names at every call; and each argument, and each
+    attribute of `ctx`, takes 1 µs and more in a small layer: so all that is no tensor is one.
+    """
+
+    setup_context = torch.autograd.Function.setup_context
+
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx: Any, input: Tensor, weight: Tensor, bias: Tensor | None, call: tuple[Contraction, Product, Memory]
+    ) -> Tensor:
+        contraction, product, memory = call
+        saved = counter = None
+        version = 0
+        output = ProductFn.forward(input, weight, bias, contraction, product, False)
+        if product.has_native_forward and memory == "save" and type(output) is Tensor:
+            # Users write into a layer's output (relu_, +=), and autograd refuses to give back a saved tensor that was
+            # written into. `.data` shares the memory but not the version counter, so it is given back; `counter`
+            # shares the version counter but not the memory, and tells whether somebody has.
+            saved = output.data
+            counter = output.detach()
+            counter.data = _NO_DATA if output.is_cpu else output.new_empty(0)
+            version = counter._version
+        ctx.save_for_backward(input, weight, bias, saved)
+        ctx.call = (contraction, product, counter, version)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        input, weight, bias, output = ctx.saved_tensors
+        contraction, product, counter, version = ctx.call
+        if output is not None and (is_grad_enabled() or counter._version != version):
+            output = None  # create_graph=True: p has to depend on input and weight; or the output was written into
+        operands = Operands(input, weight, bias, output)
+        return *backward(contraction, product, operands, grad, ctx.needs_input_grad), None
+
+
+_NO_DATA = torch.empty(0, device="cpu")
+
+# `Function.apply` itself looks through all arguments for what torch.func may have left behind.
+_apply_eagerly: Callable[..., Tensor] = super(torch.autograd.Function, EagerProductFn).apply
+
+
+def _no_view(output: Tensor) -> Tensor:
+    """Torch's linear returns a view for some inputs, and autograd forbids writing into a view made by a function."""
+    return torch.ops.aten._unsafe_view(output, output.shape)
+
+
+def value_of(contraction: Contraction, product: Product, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """The forward of a product that has its own."""
+    implementation = native if native.serves(product, input, weight) else rule
+    output = implementation.value(contraction, product, input, weight)
+    return output if bias is None else contraction.add_bias(output, bias)
+
+
+def backward(
+    contraction: Contraction, product: Product, operands: Operands, grad: Tensor, wanted: tuple[bool, ...]
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """The gradients of input, weight and bias, or None where they are not wanted."""
+    wants_input, wants_weight, wants_bias = wanted[:3]
+    of_bias = contraction.grad_bias(grad, operands.bias) if wants_bias and operands.bias is not None else None
+    if not (wants_input or wants_weight):
+        return None, None, of_bias
+    with without_autocast(grad):
+        return *gradients(contraction, product, operands, grad, wants_input, wants_weight), of_bias
+
+
+def gradients(
+    contraction: Contraction,
+    product: Product,
+    operands: Operands,
+    grad: Tensor,
+    wants_input: bool,
+    wants_weight: bool,
+) -> Gradients:
+    """dX and dW, by the C++ kernels where they serve and by the rule in plain torch elsewhere."""
+    bias = operands.bias
+    takes_bias = bias is None or bias.dim() <= 1  # torch's linear broadcasts others, and so does the rule
+    served = takes_bias and native.serves(product, grad, *operands)
+    implementation = native if served else rule
+    return implementation.gradients(contraction, product, operands, grad, wants_input, wants_weight)
+
+
+def without_autocast(grad: Tensor) -> AbstractContextManager[Any]:
+    """Casts were made in forward: backward computes in the dtypes it is given."""
+    device_type = grad.device.type
+    enabled = _is_any_autocast_enabled() and _autocasts(device_type)
+    return torch.autocast(device_type, enabled=False) if enabled else nullcontext()
+
+
+def cast_for_autocast(t: Tensor | None) -> Any:
+    """Autocast's own cast of an operand, ahead of the op, so that backward sees the tensors that were multiplied."""
+    if t is None or not t.is_floating_point() or t.dtype == torch.float64:
+        return t
+    return t.to(torch.get_autocast_dtype(t.device.type)) if _autocasts(t.device.type) else t
+
+
+def _autocasts(device_type: str) -> bool:
+    known = device_type == "cpu" or torch.amp.is_autocast_available(device_type)
+    return known and torch.is_autocast_enabled(device_type)
+
+
+def _has_tangent(*tensors: Tensor | None) -> bool:
+    return any(t is not None and forward_ad.unpack_dual(t).tangent is not None for t in tensors)

@@ -1,0 +1,163 @@
+"""The same gradients by the C++ kernels, `torch.ops.prproduct` (`csrc/`), and when they serve.
+
+    is the product built in?                    no  → the rule in plain torch (`rule.py`)
+    is this eager mode, without a graph?        no  → the rule: torch.compile fuses it, torch.func sees into it
+    are all tensors ordinary ones on the CPU?   no  → the rule
+    is the library there?                       no  → the rule, with one warning that says how to get it
+                                                yes → the kernels: one pass over the pairs beside the native backward
+
+`serves` is that decision, and the only one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch._C import _are_functorch_transforms_active, _len_torch_dispatch_stack  # private: torch has no public ones
+from torch._C._functorch import is_legacy_batchedtensor  # private: what is_grads_batched=True makes, nothing else tells
+from torch.compiler import is_compiling
+
+from prproduct.ops.angles import floor_of_sin_square, working_dtype
+from prproduct.ops.contractions import Contraction, Convolution, Linear, as_rows
+from prproduct.ops.rule import Gradients, Operands
+from prproduct.products import BUILT_IN, Product, Tempered
+
+_DTYPES = {torch.float32, torch.float64, torch.bfloat16, torch.float16}
+_ORDINARY = (Tensor, torch.nn.Parameter)
+_enabled = True
+
+
+@contextlib.contextmanager
+def disabled() -> Iterator[None]:
+    """The rule in plain torch everywhere, to compare with."""
+    global _enabled
+    _enabled = False
+    try:
+        yield
+    finally:
+        _enabled = True
+
+
+def serves(product: Product, *tensors: Tensor | None) -> bool:
+    """Whether the kernels compute the gradients of these tensors here and now; None is a tensor that is not there."""
+    if (
+        not _enabled
+        or type(product) not in BUILT_IN  # nor a subclass, which may have gains of its own
+        or is_compiling()
+        or torch.is_grad_enabled()  # create_graph=True
+        or _are_functorch_transforms_active()
+        or _len_torch_dispatch_stack()  # a mode wants to see the operations, as FlopCounterMode does
+    ):
+        return False
+    present = [t for t in tensors if t is not None]
+    dtype = present[0].dtype
+    for t in present:
+        if type(t) not in _ORDINARY or not t.is_cpu or t.dtype is not dtype or t.layout is not torch.strided:
+            return False
+    return dtype in _DTYPES and not is_legacy_batchedtensor(present[0]) and library()
+
+
+@functools.cache
+def library() -> bool:
+    """True if `torch.ops.prproduct` is there: loaded at the first call, or one warning says why not."""
+    given = os.environ.get("PRPRODUCT_LIBRARY")  # another build, such as that of `make sanitize`
+    found = [Path(given)] if given else sorted(Path(__file__).parents[1].glob("_C*.so"))
+    try:
+        if not found:
+            raise OSError("it was not built")
+        torch.ops.load_library(found[0])
+        missing = {product.name for product in BUILT_IN} - {"p", *torch.ops.prproduct.product_names()}
+        if missing:
+            raise OSError(f"it has no {', '.join(sorted(missing))}: built from another version")
+    except (OSError, RuntimeError, AttributeError) as error:
+        reason = str(error).strip().splitlines()[0]
+        warnings.warn(
+            f"prproduct's C++ kernels cannot be used ({reason}): plain torch serves, slower. To get them, install with "
+            "a C++20 compiler: pip install --no-build-isolation prproduct",
+            stacklevel=2,
+        )
+        return False
+    _register_fakes()
+    return True
+
+
+def implementation() -> str:
+    """What computes gradients of built-in products on CPUs in eager mode: 'C++ kernels' or 'plain torch'."""
+    return "C++ kernels" if library() else "plain torch"
+
+
+def gradients(
+    contraction: Contraction,
+    product: Product,
+    operands: Operands,
+    grad: Tensor,
+    wants_input: bool,
+    wants_weight: bool,
+) -> Gradients:
+    """dX and dW, as `rule.gradients`."""
+    input, weight, bias, output = operands
+    if not product.has_native_forward:
+        input, weight, grad = (t.to(working_dtype(t.dtype)) for t in (input, weight, grad))
+        output = None
+    if output is None:
+        output, bias = contraction.native(input, weight, None), None
+    call = (*product_arguments(product, grad.dtype, contraction.is_convolution), wants_input, wants_weight)
+    if isinstance(contraction, Linear):
+        rows, vectors = as_rows(input), torch.atleast_2d(weight)
+        bias = None if bias is None else bias.expand(len(vectors))
+        tensors = (contraction.as_pairs(grad), rows, vectors, bias, contraction.as_pairs(output))
+        dx, dw = torch.ops.prproduct.linear_backward(*tensors, *call)
+        dx = dx.view(input.shape) if wants_input else None
+        dw = dw.view(weight.shape) if wants_weight else None
+    else:
+        geometry = _geometry(cast(Convolution, contraction))
+        dx, dw = torch.ops.prproduct.convolution_backward(grad, input, weight, bias, output, *geometry, *call)
+    dtype = operands.weight.dtype
+    return (dx.to(dtype) if wants_input else None), (dw.to(dtype) if wants_weight else None)
+
+
+def value(contraction: Contraction, product: Product, input: Tensor, weight: Tensor) -> Tensor:
+    """The forward of a product that has its own, without the bias, as `rule.value`."""
+    dtype = input.dtype
+    input, weight = (t.to(working_dtype(t.dtype)) for t in (input, weight))
+    p = contraction.native(input, weight, None)
+    call = product_arguments(product, p.dtype, contraction.is_convolution)
+    if isinstance(contraction, Linear):
+        tensors = (contraction.as_pairs(p), as_rows(input), torch.atleast_2d(weight))
+        return torch.ops.prproduct.linear_value(*tensors, *call).view(p.shape).to(dtype)
+    geometry = _geometry(cast(Convolution, contraction))
+    return torch.ops.prproduct.convolution_value(p, input, weight, *geometry, *call).to(dtype)
+
+
+def product_arguments(product: Product, stored: torch.dtype, convolution: bool) -> tuple[str, float, float]:
+    """Name, parameter and floor of sin² θ, as all operators take them."""
+    parameter = product.power if isinstance(product, Tempered) else 0.0
+    return product.name, parameter, floor_of_sin_square(stored, "cpu", convolution)
+
+
+def _geometry(c: Convolution) -> tuple[Any, ...]:
+    output_padding = c.output_padding or (0,) * len(c.stride)
+    return c.stride, c.padding, c.dilation, c.transposed, output_padding, c.groups
+
+
+def _register_fakes() -> None:
+    """Shapes of the operators' results, for tracing and for fake tensors."""
+
+    def backward(grad: Tensor, input: Tensor, weight: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+        return torch.empty_like(input), torch.empty_like(weight)
+
+    def value(p: Tensor, *_: Any) -> Tensor:
+        return torch.empty_like(p)
+
+    fakes: dict[str, Callable[..., Any]] = {"linear_backward": backward, "convolution_backward": backward}
+    fakes |= {"linear_value": value, "convolution_value": value}
+    for name, fake in fakes.items():
+        torch.library.register_fake(f"prproduct::{name}", fake)

@@ -1,0 +1,405 @@
+r"""Recurrent layers under a product: the steps forward, and the backward through time in closed form.
+
+Every gate has two products, of its weight vectors with the input and with the hidden state (the paper's PR-LSTM,
+Equation 14). The input's are one GEMM over all steps, forward and backward; only the hidden state's must be taken step
+by step:
+
+    grad of the gates (t)   = the cell's `step_back`, elementwise, of the grad of the state (t)
+    grad of the state (t−1) = the cell's own part + dX of the rule for the hidden product (t)
+
+and the weight gradients of all steps are one GEMM at the end.
+
+Sequences lie flat, step after step, as in a PackedSequence: `batch_sizes` tells how many rows each step has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch._C import _are_functorch_transforms_active  # private: torch has no public one
+from torch._C._functorch import is_legacy_batchedtensor  # private: what is_grads_batched=True makes, nothing else tells
+
+from prproduct.ops import autograd, native
+from prproduct.ops.autograd import cast_for_autocast, gradients, without_autocast
+from prproduct.ops.contractions import Linear
+from prproduct.ops.rule import GradientTerm, Operands, Rule
+from prproduct.products import Product
+
+State = tuple[Tensor, ...]
+Gates = tuple[Tensor, Tensor]  # the input's and the hidden state's
+
+sigmoid_backward, tanh_backward = torch.ops.aten.sigmoid_backward, torch.ops.aten.tanh_backward
+
+
+class Cell(Protocol):
+    """One step of a recurrent layer, elementwise: gates and state in, next state out. The hidden state comes first."""
+
+    gates: ClassVar[int]  # for each number of the state
+    gates_apart: ClassVar[bool]  # whether the two kinds of gates are more than their sum: two gradients, not one
+
+    @property
+    def name(self) -> str:
+        """As the C++ kernels know it (`csrc/recurrent.cpp`)."""
+
+    def step(self, gates: Gates, state: State) -> State:
+        """The next state."""
+
+    def step_back(self, gates: Gates, state: State, grad: State) -> tuple[Gates, State]:
+        """From the gradients of the next state to those of the gates, and what else those of the state before get."""
+
+
+@dataclass(frozen=True)
+class LSTM:
+    """i, f, g, o = σ, σ, tanh, σ of the gates; c' = f∘c + i∘g; h' = o∘tanh c'."""
+
+    gates: ClassVar[int] = 4
+    gates_apart: ClassVar[bool] = False
+    name: ClassVar[str] = "lstm"
+
+    def step(self, gates: Gates, state: State) -> State:
+        i, f, g, o = self._activate(gates)
+        cell = f * state[1] + i * g
+        return o * cell.tanh(), cell
+
+    def step_back(self, gates: Gates, state: State, grad: State) -> tuple[Gates, State]:
+        i, f, g, o = self._activate(gates)  # kept, they would be a third of all memory
+        tanh_cell = (f * state[1] + i * g).tanh()
+        grad_cell = grad[1] + tanh_backward(grad[0] * o, tanh_cell)
+        of_gates = [
+            sigmoid_backward(grad_cell * g, i),
+            sigmoid_backward(grad_cell * state[1], f),
+            tanh_backward(grad_cell * i, g),
+            sigmoid_backward(grad[0] * tanh_cell, o),
+        ]
+        both = torch.cat(of_gates, dim=-1)
+        return (both, both), (torch.zeros_like(grad[0]), grad_cell * f)
+
+    def _activate(self, gates: Gates) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        i, f, g, o = (gates[0] + gates[1]).chunk(4, dim=-1)
+        return i.sigmoid(), f.sigmoid(), g.tanh(), o.sigmoid()
+
+
+@dataclass(frozen=True)
+class GRU:
+    """r, z = σ of the gates; n = tanh(input's + r∘hidden's); h' = (1 − z)∘n + z∘h. The product comes before the r."""
+
+    gates: ClassVar[int] = 3
+    gates_apart: ClassVar[bool] = True
+    name: ClassVar[str] = "gru"
+
+    def step(self, gates: Gates, state: State) -> State:
+        _, z, new, _ = self._activate(gates)
+        return (new + z * (state[0] - new),)
+
+    def step_back(self, gates: Gates, state: State, grad: State) -> tuple[Gates, State]:
+        r, z, new, h_new = self._activate(gates)
+        of_z = sigmoid_backward(grad[0] * (state[0] - new), z)
+        of_new = tanh_backward(grad[0] - grad[0] * z, new)
+        of_r = sigmoid_backward(of_new * h_new, r)
+        of_input, of_hidden = torch.cat([of_r, of_z, of_new], dim=-1), torch.cat([of_r, of_z, of_new * r], dim=-1)
+        return (of_input, of_hidden), (grad[0] * z,)
+
+    def _activate(self, gates: Gates) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        (ir, iz, i_new), (hr, hz, h_new) = gates[0].chunk(3, dim=-1), gates[1].chunk(3, dim=-1)
+        r, z = (ir + hr).sigmoid(), (iz + hz).sigmoid()
+        return r, z, (i_new + r * h_new).tanh(), h_new
+
+
+@dataclass(frozen=True)
+class RNN:
+    """h' = tanh or relu of the gates."""
+
+    gates: ClassVar[int] = 1
+    gates_apart: ClassVar[bool] = False
+    nonlinearity: str = "tanh"
+
+    @property
+    def name(self) -> str:
+        return f"rnn_{self.nonlinearity}"
+
+    def step(self, gates: Gates, state: State) -> State:
+        total = gates[0] + gates[1]
+        return (total.tanh() if self.nonlinearity == "tanh" else total.relu(),)
+
+    def step_back(self, gates: Gates, state: State, grad: State) -> tuple[Gates, State]:
+        (after,) = self.step(gates, state)
+        both = tanh_backward(grad[0], after) if self.nonlinearity == "tanh" else grad[0] * (after > 0)
+        return (both, both), (torch.zeros_like(grad[0]),)
+
+
+class Weights(NamedTuple):
+    """The parameters of one direction of one layer; `projection` is an LSTM's W_hr."""
+
+    input: Tensor
+    hidden: Tensor
+    input_bias: Tensor | None = None
+    hidden_bias: Tensor | None = None
+    projection: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Recurrence:
+    """All steps of one direction of one layer under a product."""
+
+    cell: Cell
+    product: Product
+    batch_sizes: tuple[int, ...]
+    reverse: bool = False
+
+    def steps(self) -> list[slice]:
+        """The rows of each step, in the order in which the steps are taken."""
+        steps, start = [], 0
+        for size in self.batch_sizes:
+            steps.append(slice(start, start + size))
+            start += size
+        return steps[::-1] if self.reverse else steps
+
+    def __call__(self, data: Tensor, state: State, weights: Weights) -> tuple[Tensor, State]:
+        """The hidden states, flat like `data`, and each sequence's last state."""
+        self._check(data, state, weights)
+        data = cast_for_autocast(data)
+        state = tuple(cast_for_autocast(s) for s in state)
+        weights = Weights(*(cast_for_autocast(w) for w in weights))
+        closed_form = self.product.has_native_forward and weights.projection is None and torch.is_grad_enabled()
+        if not closed_form or torch.compiler.is_compiling() or _are_functorch_transforms_active():
+            return self.unrolled(data, state, weights)
+        output, *last = RecurrenceFn.apply(self, data, *weights[:4], *state)
+        return output, tuple(last)
+
+    def unrolled(self, data: Tensor, state: State, weights: Weights) -> tuple[Tensor, State]:
+        """The same in operations that autograd, torch.func and torch.compile see into."""
+        linear = Linear()
+        input_gates = autograd.apply(linear, data, weights.input, weights.input_bias, self.product)
+        steps = self.steps()
+        state, waiting = tuple(s[: _count(steps[0])] for s in state), state
+        outputs = []
+        for rows in steps:
+            state, waiting = _resize(state, _count(rows), waiting)
+            hidden_gates = autograd.apply(linear, state[0], weights.hidden, weights.hidden_bias, self.product)
+            state = self.cell.step((input_gates[rows], hidden_gates), state)
+            if weights.projection is not None:
+                projected = autograd.apply(linear, state[0], weights.projection, None, self.product)
+                state = (projected, *state[1:])
+            outputs.append(state[0])
+        return torch.cat(outputs[::-1] if self.reverse else outputs), _finish(state, waiting)
+
+    def _check(self, data: Tensor, state: State, weights: Weights) -> None:
+        rows, counts = len(data), list(self.batch_sizes)
+        if sum(counts) != rows or counts != sorted(counts, reverse=True) or min(len(s) for s in state) < max(counts):
+            raise ValueError(
+                f"batch sizes {counts[:5]}{'...' if len(counts) > 5 else ''} do not fit: they must not grow, add up to "
+                f"the {rows} rows of the data, and begin with at most as many as there are states"
+            )
+        size, gates = state[0].shape[-1], self.cell.gates * state[-1].shape[-1]
+        for name, tensor, shape in (
+            ("input-hidden weight", weights.input, (gates, data.shape[-1])),
+            ("hidden-hidden weight", weights.hidden, (gates, size)),
+            ("input-hidden bias", weights.input_bias, (gates,)),
+            ("hidden-hidden bias", weights.hidden_bias, (gates,)),
+        ):
+            if tensor is not None and tensor.shape != shape:
+                raise ValueError(f"the {name} is {tuple(tensor.shape)}, where sizes of input and state ask for {shape}")
+
+
+class Saved(NamedTuple):
+    """What backward needs of all steps, (rows, …): p of the hidden products, and the states before each step."""
+
+    hidden_gates: Tensor
+    before: State
+
+
+class RecurrenceFn(torch.autograd.Function):
+    """`Recurrence` with the closed-form backward of the module's docstring."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        recurrence: Recurrence,
+        data: Tensor,
+        input_weight: Tensor,
+        hidden_weight: Tensor,
+        input_bias: Tensor | None,
+        hidden_bias: Tensor | None,
+        *state: Tensor,
+    ) -> tuple[Tensor, ...]:
+        bias, own_bias = _biases(recurrence.cell, input_bias, hidden_bias)
+        input_gates = F.linear(data, input_weight, bias)  # (rows of all steps, gates)
+        steps = _native_steps if _serves(recurrence, input_gates, hidden_weight, own_bias, *state) else _steps
+        output, last, saved = steps(recurrence, input_gates, hidden_weight, own_bias, state)
+        ctx.recurrence, ctx.states = recurrence, len(state)
+        given = (data, input_weight, hidden_weight, input_bias, hidden_bias)
+        ctx.save_for_backward(*given, *state, input_gates, saved.hidden_gates, *saved.before)
+        return output, *last
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        saved = ctx.saved_tensors  # asked for once: checkpointing does not give it twice
+        data, *weights = saved[:5]
+        state, (input_gates, hidden_gates, *before) = saved[5 : 5 + ctx.states], saved[5 + ctx.states :]
+        with without_autocast(data):
+            if torch.is_grad_enabled() or any(is_legacy_batchedtensor(grad) for grad in grads):
+                return None, *_differentiable_backward(ctx, data, weights, state, grads)
+            left = Saved(hidden_gates, tuple(before))
+            return None, *_backward_through_time(ctx, data, weights, input_gates, left, grads)
+
+
+def _serves(recurrence: Recurrence, *tensors: Tensor | None) -> bool:
+    """Whether the C++ kernels take these steps: in float32 and float64; half types are stepped in torch."""
+    first = tensors[0]
+    wide = first is not None and first.dtype in (torch.float32, torch.float64) and all(recurrence.batch_sizes)
+    return wide and native.serves(recurrence.product, *tensors)
+
+
+def _native_steps(
+    recurrence: Recurrence, input_gates: Tensor, weight: Tensor, bias: Tensor | None, state: State
+) -> tuple[Tensor, State, Saved]:
+    """All steps by the C++ kernels."""
+    arguments = (input_gates, weight, bias, list(state), recurrence.batch_sizes, recurrence.reverse)
+    output, *others = torch.ops.prproduct.recurrent_forward(recurrence.cell.name, *arguments)
+    count = len(state)
+    return output, tuple(others[:count]), Saved(others[count], tuple(others[count + 1 :]))
+
+
+def _steps(
+    recurrence: Recurrence, input_gates: Tensor, weight: Tensor, bias: Tensor | None, state: State
+) -> tuple[Tensor, State, Saved]:
+    """All steps in plain torch."""
+    steps = recurrence.steps()
+    hidden_gates = torch.empty_like(input_gates)  # without the bias
+    before = tuple(input_gates.new_empty(len(input_gates), s.shape[1]) for s in state)
+    output = torch.empty_like(before[0])
+    current, waiting = tuple(s[: _count(steps[0])] for s in state), state
+    for rows in steps:
+        current, waiting = _resize(current, _count(rows), waiting)
+        for kept, now in zip(before, current, strict=True):
+            kept[rows] = now
+        hidden_gates[rows] = F.linear(current[0], weight)
+        current = recurrence.cell.step((input_gates[rows], _plus(hidden_gates[rows], bias)), current)
+        output[rows] = current[0]
+    last = _finish(current, waiting)
+    return output, tuple(s.clone() for s in last), Saved(hidden_gates, before)  # the user's to write into
+
+
+def _backward_through_time(
+    ctx: Any, data: Tensor, weights: Sequence[Tensor], input_gates: Tensor, saved: Saved, grads: Sequence[Tensor]
+) -> list[Tensor | None]:
+    """The gradients of data, weights and first state, in closed form, from what forward has left."""
+    recurrence, (input_weight, hidden_weight, *given_biases) = ctx.recurrence, weights
+    bias, own_bias = _biases(recurrence.cell, *given_biases)
+    tensors = (input_gates, hidden_weight, own_bias, *saved.before, saved.hidden_gates, *grads)
+    back = _native_steps_back if _serves(recurrence, *tensors) else _steps_back
+    (of_input, of_hidden), of_hidden_weight, of_state = back(
+        recurrence, input_gates, hidden_weight, own_bias, saved, grads
+    )
+    of_biases: list[Tensor | None] = [None, None]
+    if given_biases[0] is not None:
+        of_bias = of_input.sum(0)
+        of_biases = [of_bias, of_hidden.sum(0) if recurrence.cell.gates_apart else of_bias]
+    operands = Operands(data, input_weight, bias, input_gates)
+    of_data, of_input_weight = gradients(
+        Linear(), recurrence.product, operands, of_input, ctx.needs_input_grad[1], ctx.needs_input_grad[2]
+    )
+    return [of_data, of_input_weight, of_hidden_weight, *of_biases, *of_state]
+
+
+def _native_steps_back(
+    recurrence: Recurrence,
+    input_gates: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    saved: Saved,
+    grads: Sequence[Tensor],
+) -> tuple[Gates, Tensor, State]:
+    """`_steps_back` by the C++ kernels."""
+    tensors = (input_gates, saved.hidden_gates, list(saved.before), weight, bias, grads[0], list(grads[1:]))
+    call = native.product_arguments(recurrence.product, weight.dtype, convolution=False)
+    results = torch.ops.prproduct.recurrent_backward(
+        recurrence.cell.name, *tensors, recurrence.batch_sizes, recurrence.reverse, *call
+    )
+    of_gates = (results[0], results[1] if recurrence.cell.gates_apart else results[0])
+    of_weight, *of_state = results[1 + recurrence.cell.gates_apart :]
+    return of_gates, of_weight, tuple(of_state)
+
+
+def _steps_back(
+    recurrence: Recurrence,
+    input_gates: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    saved: Saved,
+    grads: Sequence[Tensor],
+) -> tuple[Gates, Tensor, State]:
+    """The gradients of all gates, of the hidden state's weight and of the first state, in plain torch."""
+    steps, (hidden_gates, before) = recurrence.steps(), saved
+    rule = Rule.at(Linear(), recurrence.product, Operands(before[0], weight, None, hidden_gates), hidden_gates)
+    of_gates = [torch.empty_like(t, memory_format=torch.contiguous_format) for t in (input_gates, hidden_gates)]
+    scaled = torch.empty_like(of_gates[1], dtype=rule.pairs.output.dtype)
+    along: Tensor | None = None
+    grad_output, waiting = grads[0], tuple(grads[1:])
+    grad = tuple(w[: _count(steps[-1])] for w in waiting)
+    for rows in reversed(steps):
+        grad, waiting = _resize(grad, _count(rows), waiting)
+        grad = (grad[0] + grad_output[rows], *grad[1:])
+        gates = (input_gates[rows], _plus(hidden_gates[rows], bias))
+        (of_gates[0][rows], of_gates[1][rows]), own = recurrence.cell.step_back(
+            gates, tuple(s[rows] for s in before), grad
+        )
+        here = rule.rows(rows)
+        for_weight, for_input = here.split(of_gates[1][rows])
+        scaled[rows] = 0.0 if for_weight.scaled_grad is None else for_weight.scaled_grad
+        if for_weight.along is not None:
+            along = for_weight.along if along is None else along + for_weight.along
+        grad = (own[0] + here.input_gradient(for_input, of_gates[1][rows]), *own[1:])
+    of_weight = rule.weight_gradient(GradientTerm(scaled, along), of_gates[1])
+    return (of_gates[0], of_gates[1]), of_weight, _finish(grad, waiting)
+
+
+def _differentiable_backward(
+    ctx: Any, data: Tensor, weights: Sequence[Tensor], state: State, grads: Sequence[Tensor]
+) -> list[Tensor | None]:
+    """The same gradients with a graph of their own, for create_graph=True."""
+    tensors = [data, *weights, *state]
+    with torch.enable_grad():
+        output, last = ctx.recurrence.unrolled(data, state, Weights(*weights))
+    wanted = [t for t, needed in zip(tensors, ctx.needs_input_grad[1:], strict=True) if needed]
+    found = iter(torch.autograd.grad((output, *last), wanted, grads, create_graph=True, allow_unused=True))
+    return [next(found) if needed else None for needed in ctx.needs_input_grad[1:]]
+
+
+def _biases(cell: Cell, input_bias: Tensor | None, hidden_bias: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+    """The biases of the input's and the hidden state's gates; all in the first where they only meet in a sum."""
+    if cell.gates_apart or input_bias is None or hidden_bias is None:
+        return input_bias, hidden_bias
+    return input_bias + hidden_bias, None
+
+
+def _plus(gates: Tensor, bias: Tensor | None) -> Tensor:
+    return gates if bias is None else gates + bias
+
+
+def _count(rows: slice) -> int:
+    return rows.stop - rows.start
+
+
+def _resize(state: State, count: int, waiting: State) -> tuple[State, State]:
+    """The states of the sequences that take part in the next step.
+
+    Sequences that begin there, as in the reverse direction, have their first state in `waiting`; those that ended leave
+    their last state there.
+    """
+    current = len(state[0])
+    if count > current:
+        state = tuple(torch.cat([s, w[current:count]]) for s, w in zip(state, waiting, strict=True))
+    elif count < current:
+        waiting = tuple(torch.cat([w[:count], s[count:], w[current:]]) for s, w in zip(state, waiting, strict=True))
+        state = tuple(s[:count] for s in state)
+    return state, waiting
+
+
+def _finish(state: State, waiting: State) -> State:
+    return tuple(torch.cat([s, w[len(s) :]]) if len(s) < len(w) else s for s, w in zip(state, waiting, strict=True))

@@ -1,0 +1,258 @@
+r"""The gradients of a product in closed form, in plain torch: the specification of all that is faster.
+
+For a gradient g of the output and the gains L (length) and D (direction) that the product gives to each pair of a
+weight vector w_j and a data vector x_n (`products.py`; for the paper's PR, Equation 11, L = 1 and D = 1/|sin θ|):
+
+    dW = (D∘g)ᵀ X  +  Σ_n (L − D)·cos θ·g · ‖x_n‖ · w_j/‖w_j‖        (out, in)
+    dX = (D∘g) W   +  Σ_j (L − D)·cos θ·g · ‖w_j‖ · x_n/‖x_n‖        (rows, in)
+
+The first term of each is the native backward, run on D∘g. The second is a correction along the vector itself: one
+number a vector. For a convolution the rows of X are its windows, and ‖x_n‖² sums of x² over them: nothing is unfolded.
+
+θ → 0, π: where the angle cannot be resolved in the dtype, `pr` does what `p` does, and nothing is ever NaN or Inf.
+Zero vectors count as orthogonal to everything: at x = 0, `pr` gives ∂/∂x = w, `r` and `no-direction` give 0.
+
+This serves every device, dtype, product and transform; it is what torch.compile traces. In eager mode it makes some ten
+passes over memory, where the C++ kernels (`native.py`) make one.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, replace
+from typing import NamedTuple, cast
+
+import torch
+from torch import Tensor
+
+from prproduct.ops.angles import (
+    Norms,
+    Pairs,
+    WeightVectors,
+    forward_factor,
+    measure,
+    weight_and_input_gains,
+    working_dtype,
+)
+from prproduct.ops.contractions import Contraction
+from prproduct.products import Gains, Product
+
+Gradients = tuple[Tensor | None, Tensor | None]  # of input and weight; None where it is not wanted
+
+
+class Operands(NamedTuple):
+    """The tensors of a layer's forward. Without an output, backward computes p again from input and weight."""
+
+    input: Tensor
+    weight: Tensor
+    bias: Tensor | None
+    output: Tensor | None
+
+
+class GradientTerm(NamedTuple):
+    """What a gradient becomes for ∂/∂w or for ∂/∂x. None stands for zero."""
+
+    scaled_grad: Tensor | None  # D∘g, shaped as the gradient
+    along: Tensor | None  # Σ (L − D)·cos θ·g·‖other vector‖, shaped as the norms of the vectors it is added along
+
+
+def gradients(
+    contraction: Contraction,
+    product: Product,
+    operands: Operands,
+    grad: Tensor,
+    wants_input: bool,
+    wants_weight: bool,
+) -> Gradients:
+    """dX and dW of the module's docstring."""
+    return Rule.at(contraction, product, operands, grad).gradients(grad, wants_input, wants_weight)
+
+
+def value(contraction: Contraction, product: Product, input: Tensor, weight: Tensor) -> Tensor:
+    """The forward of a product that has its own, without the bias."""
+    p = wide_product(contraction, input, weight)
+    weight_norms = Norms.of(contraction.weight_square(weight, p.dtype))
+    input_norms = Norms.of(contraction.input_square(input, weight, p, p.dtype))
+    weights = WeightVectors(weight_norms, p.dtype, contraction.is_convolution)
+    pairs = Pairs(contraction.as_pairs(p), weights, input_norms)
+    return (pairs.output * forward_factor(product, measure(pairs))).reshape(p.shape).to(input.dtype)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """The rule at one input and weight: maps gradients of the output to those of input and weight."""
+
+    contraction: Contraction
+    product: Product
+    input: Tensor
+    weight: Tensor
+    pairs: Pairs
+
+    @classmethod
+    def at(cls, contraction: Contraction, product: Product, operands: Operands, grad: Tensor) -> Rule:
+        """The rule for these operands; `grad` has the shape and dtype of the gradients to come."""
+        input, weight, bias, output = operands
+        dtype = working_dtype(grad.dtype)
+        weight_norms = Norms.of(contraction.weight_square(weight, dtype))
+        input_norms = Norms.of(contraction.input_square(input, weight, grad, dtype))
+        stored = grad.dtype
+        if not product.has_native_forward:
+            p, bias = wide_product(contraction, input, weight), None
+            stored = p.dtype
+        else:
+            bias = None if output is None or bias is None else contraction.bias_of_pairs(bias, output).to(dtype)
+            if bias is not None and _bias_dominates(bias, weight_norms, input_norms):
+                output = bias = None
+            p = contraction.native(input, weight, None) if output is None else output
+        weights = WeightVectors(weight_norms, stored, contraction.is_convolution, bias)
+        p = contraction.as_pairs(p).to(working_dtype(p.dtype))
+        return cls(contraction, product, input, weight, Pairs(p, weights, input_norms))
+
+    def rows(self, rows: slice) -> Rule:
+        """The rule for some rows of the input of a linear contraction."""
+        return replace(self, input=self.input[rows], pairs=self.pairs.rows(rows))
+
+    def gradients(self, grad: Tensor, wants_input: bool, wants_weight: bool) -> Gradients:
+        """dX and dW."""
+        for_weight, for_input = self.split(grad)
+        if for_weight.scaled_grad is for_input.scaled_grad:  # one call, so that a compiler lays D∘g out for it once
+            of_input, of_weight = self._native(for_input.scaled_grad, grad, wants_input, wants_weight)
+        else:
+            of_input = self._native(for_input.scaled_grad, grad, wants_input, False)[0]
+            of_weight = self._native(for_weight.scaled_grad, grad, False, wants_weight)[1]
+        return self._along_input(of_input, for_input.along), self._along_weight(of_weight, for_weight.along)
+
+    def split(self, grad: Tensor) -> tuple[GradientTerm, GradientTerm]:
+        """The terms for dW and for dX, in the working dtype."""
+        return split(self.product, self.pairs, grad.to(working_dtype(grad.dtype)))
+
+    def weight_gradient(self, term: GradientTerm, grad: Tensor) -> Tensor:
+        """dW."""
+        return cast(Tensor, self._along_weight(self._native(term.scaled_grad, grad, False, True)[1], term.along))
+
+    def input_gradient(self, term: GradientTerm, grad: Tensor) -> Tensor:
+        """dX."""
+        return cast(Tensor, self._along_input(self._native(term.scaled_grad, grad, True, False)[0], term.along))
+
+    def _native(self, scaled_grad: Tensor | None, grad: Tensor, wants_input: bool, wants_weight: bool) -> Gradients:
+        """The native backward of D∘g."""
+        operands, wanted = (self.input, self.weight), (wants_input, wants_weight)
+        if scaled_grad is None:
+            of_input, of_weight = (
+                torch.zeros_like(t) if asked else None for t, asked in zip(operands, wanted, strict=True)
+            )
+            return of_input, of_weight
+        if grad.dtype != torch.float16:
+            return self.contraction.native_backward(scaled_grad.to(grad.dtype), *operands, *wanted)
+        # Near-parallel vectors make D∘g large before the correction takes most of it back: no overflow in between.
+        scale = _overflow_scale(scaled_grad, grad)
+        results = self.contraction.native_backward((scaled_grad / scale).to(grad.dtype), *operands, *wanted)
+        of_input, of_weight = (None if t is None else t.to(scaled_grad.dtype) * scale for t in results)
+        return of_input, of_weight
+
+    def _along_weight(self, result: Tensor | None, along: Tensor | None) -> Tensor | None:
+        if result is not None and along is not None:
+            result = self.contraction.add_along_weight(result, along, self.weight, self.pairs)
+        return None if result is None else result.to(self.weight.dtype)
+
+    def _along_input(self, result: Tensor | None, along: Tensor | None) -> Tensor | None:
+        if result is not None and along is not None:
+            result = self.contraction.add_along_input(result, along, self.input, self.weight, self.pairs)
+        return None if result is None else result.to(self.input.dtype)
+
+
+def split(product: Product, pairs: Pairs, grad: Tensor) -> tuple[GradientTerm, GradientTerm]:
+    """The terms for ∂/∂w and ∂/∂x of a gradient in the shape of the output or of the pairs."""
+    pair = measure(pairs)
+    weight_gains, input_gains = weight_and_input_gains(product, pair)
+    scaled_grad = _scaled(weight_gains, grad)
+    along = _along(weight_gains, pairs, pair.cos, grad, scaled_grad)
+    for_weight = GradientTerm(scaled_grad, _sums(along, pairs.input.value, pairs.weight.norms.value))
+    if input_gains is not weight_gains:
+        scaled_grad = _scaled(input_gains, grad)
+        along = _along(input_gains, pairs, pair.cos, grad, scaled_grad)
+    return for_weight, GradientTerm(scaled_grad, _sums(along, pairs.weight.norms.value, pairs.input.value))
+
+
+def _scaled(gains: Gains, grad: Tensor) -> Tensor | None:
+    """D∘g, in the shape of g: Inductor chooses its layout for the convolution that takes it, and not for a view."""
+    direction = gains.direction
+    return _times(grad, _shaped(direction, grad) if isinstance(direction, Tensor) else direction)
+
+
+def _along(gains: Gains, pairs: Pairs, cos: Tensor, grad: Tensor, scaled_grad: Tensor | None) -> Tensor | None:
+    """(L − D)·cos θ∘g, in the shape of the pairs.
+
+    Inductor keeps it in memory, as both sums read it, in the layout of cos θ, which comes first: a gradient may have
+    another layout than the output. Recomputing it for the weights' sums took 60 to 300 µs longer.
+    """
+    length, direction = gains
+    if not isinstance(length, Tensor) and not isinstance(direction, Tensor) and length == direction:
+        return None
+    difference = _times(_shaped(grad, pairs.output), length)
+    if scaled_grad is not None:
+        scaled_grad = _shaped(scaled_grad, pairs.output)
+        difference = -scaled_grad if difference is None else difference - scaled_grad
+    return None if difference is None else cos * difference
+
+
+def _sums(along: Tensor | None, norm: Tensor, like: Tensor) -> Tensor | None:
+    """Σ (L − D)·cos θ·g·‖other vector‖"""
+    if along is None:
+        return None
+    along = along * norm
+    return (_per_image(along, like) if torch.compiler.is_compiling() else along).sum_to_size(like.shape)
+
+
+def _per_image(t: Tensor, like: Tensor) -> Tensor:
+    """t, summed over its last axes as far as `like` has size 1 there: a convolution's space, if not its batch.
+
+    Inductor's code for a sum of more than 4096 numbers goes through memory at every step, and through all images for
+    some of the channels before it turns to the next. In two steps, sums over 32 images of 32² took half as long.
+    """
+    single = itertools.takewhile(lambda axis: like.shape[axis] == 1, range(-1, -like.dim(), -1))
+    axes = tuple(single)
+    return t.sum(axes, keepdim=True) if axes else t
+
+
+def _times(t: Tensor, factor: Tensor | float) -> Tensor | None:
+    if isinstance(factor, Tensor):
+        return factor * t  # the result takes the layout of the first, and gains have that of the output
+    if factor == 0.0:
+        return None
+    return t if factor == 1.0 else t * factor
+
+
+def _shaped(t: Tensor, like: Tensor) -> Tensor:
+    return t if t.dim() == 0 or t.shape == like.shape else t.reshape(like.shape)
+
+
+def wide_product(contraction: Contraction, input: Tensor, weight: Tensor) -> Tensor:
+    """p in the working dtype: a product with a value of its own need not take it from a rounded output."""
+    if input.dtype == weight.dtype:  # torch refuses a mixture, and so do we
+        input, weight = (t.to(working_dtype(t.dtype)) for t in (input, weight))
+    return contraction.native(input, weight, None)
+
+
+def _bias_dominates(bias: Tensor, weight_norms: Norms, input_norms: Norms) -> bool:
+    """Whether the bias is so large that output − bias has lost p, and p is worth computing again.
+
+    Asked on the CPU only: elsewhere the answer would stall the device, and the raised floor of `measure` has to serve.
+    """
+    ordinary = type(bias) in (Tensor, torch.nn.Parameter)  # a fake tensor has no numbers to look at
+    if bias.device.type != "cpu" or torch.compiler.is_compiling() or not ordinary:
+        return False
+    return not bool(abs(bias).mean() <= 2.0 * weight_norms.value.mean() * input_norms.value.mean())  # nor for NaN
+
+
+def _overflow_scale(scaled_grad: Tensor, grad: Tensor) -> Tensor:
+    """The power of two that brings D∘g back to the size of g, so that it overflows no sooner in what follows.
+
+    1 while D∘g is below 2⁻⁸: no overflow threatens there, but division would push small gradients into subnormals.
+    """
+    if grad.numel() == 0:
+        return scaled_grad.new_ones(())
+    harmless = abs(grad).amax().to(scaled_grad.dtype).clamp_min(2.0**-8)
+    growth = abs(scaled_grad).amax() / harmless
+    growth = torch.where(growth.isfinite(), growth, 1.0)  # one Inf in the gradient must not spoil the rest
+    return growth.clamp(1.0, 2.0**16).log2().ceil().exp2()
