@@ -37,3 +37,23 @@ STABLE_TORCH_LIBRARY_IMPL(prproduct, CPU, m) {
 STABLE_TORCH_LIBRARY_IMPL(prproduct, CompositeExplicitAutograd, m) {
   m.impl("product_names", TORCH_BOX(&prproduct::product_names));
 }
+
+// The caption reward.
+
+STABLE_TORCH_LIBRARY_FRAGMENT(prproduct, m) {
+  m.def("ngram_table(Tensor keys, Tensor rarities) -> (Tensor, Tensor)");
+  m.def("distinct_ngrams(Tensor tokens, Tensor caption_starts, Tensor image_starts) -> Tensor");
+  m.def(
+      "weigh_captions(Tensor tokens, Tensor starts, Tensor table, Tensor table_rarities, float rarest) "
+      "-> (Tensor, Tensor, Tensor, Tensor)");
+  m.def(
+      "score_samples(Tensor samples, Tensor rows, int eos, Tensor table, Tensor table_rarities, float rarest, "
+      "Tensor image_starts, Tensor lengths, Tensor entry_starts, Tensor keys, Tensor weights, Tensor norms) -> Tensor");
+}
+
+STABLE_TORCH_LIBRARY_IMPL(prproduct, CPU, m) {
+  m.impl("ngram_table", TORCH_BOX(&prproduct::ngram_table));
+  m.impl("distinct_ngrams", TORCH_BOX(&prproduct::distinct_ngrams));
+  m.impl("weigh_captions", TORCH_BOX(&prproduct::weigh_captions));
+  m.impl("score_samples", TORCH_BOX(&prproduct::score_samples));
+}

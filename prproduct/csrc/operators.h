@@ -29,4 +29,17 @@ std::vector<Tensor> recurrent_backward(std::string cell, Tensor input_gates, Ten
                                        Tensor grad_output, std::vector<Tensor> grad_state, Sizes batch_sizes,
                                        bool reverse, std::string product, double parameter, double floor);
 
+// The caption reward (ngrams.cpp). int64 tensors hold the bits of 64-bit keys.
+
+std::tuple<Tensor, Tensor> ngram_table(Tensor keys, Tensor rarities);
+
+Tensor distinct_ngrams(Tensor tokens, Tensor caption_starts, Tensor image_starts);
+
+std::tuple<Tensor, Tensor, Tensor, Tensor> weigh_captions(Tensor tokens, Tensor starts, Tensor table,
+                                                          Tensor table_rarities, double rarest);
+
+Tensor score_samples(Tensor samples, Tensor rows, int64_t eos, Tensor table, Tensor table_rarities, double rarest,
+                     Tensor image_starts, Tensor lengths, Tensor entry_starts, Tensor keys, Tensor weights,
+                     Tensor norms);
+
 }  // namespace prproduct

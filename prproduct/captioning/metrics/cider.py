@@ -9,8 +9,8 @@ references have it). l is a caption's number of bigrams, σ = 6.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,9 +22,9 @@ SCALE = 10.0
 
 
 class Weighted(NamedTuple):
-    """A caption's n-grams with their weights, by n."""
+    """A caption's n-grams, in any hashable form, with their weights, by n."""
 
-    weights: list[dict[Ngram, float]]
+    weights: Sequence[Mapping[Any, float]]
     norms: list[float]
     bigrams: int
 
@@ -50,7 +50,7 @@ def cider_d(
 
 def _cider(references: Sequence[str], candidate: str, frequencies: Frequencies) -> float:
     weighted = _weigh(candidate, frequencies)
-    total = sum(_similarity(weighted, _weigh(reference, frequencies)) for reference in references)
+    total = sum(similarity(weighted, _weigh(reference, frequencies)) for reference in references)
     return SCALE * total / (ORDER * len(references))
 
 
@@ -64,7 +64,8 @@ def _weigh(caption: str, frequencies: Frequencies) -> Weighted:
     return Weighted(weights, norms, max(0, len(caption.split()) - 1))
 
 
-def _similarity(candidate: Weighted, reference: Weighted) -> float:
+def similarity(candidate: Weighted, reference: Weighted) -> float:
+    """Σ over n of Σ_g min(c_g, r_g)·r_g / (‖c‖‖r‖), times exp(−(l_c − l_r)²/2σ²)."""
     total = 0.0
     for n in range(ORDER):
         others = reference.weights[n]

@@ -11,14 +11,15 @@ import hashlib
 import math
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from prproduct.captioning.metrics import keys as kernel
 from prproduct.captioning.metrics.frequencies import DAMAGED, Frequencies
+from prproduct.captioning.metrics.keys import operators
 from prproduct.captioning.metrics.ngrams import ORDER
 from prproduct.captioning.metrics.packed import LARGEST_TOKEN, PackedCaptions
 from prproduct.captioning.metrics.writing import replacing
@@ -48,7 +49,7 @@ class CiderReward:
     eos: NDArray[np.int64]  # ()
 
     def __post_init__(self) -> None:
-        """The kernel looks where these arrays tell it to, so what a file says is checked before it is believed."""
+        """Refuse arrays that do not fit together, which a damaged file may hold."""
         slots = len(self.table)
         if not (
             _partition(self.image_starts, len(self.lengths))
@@ -57,7 +58,7 @@ class CiderReward:
             and self.norms.shape == (len(self.lengths), ORDER)
             and len(self.weights) == len(self.keys)
             and len(self.table_rarities) == slots > 0 == slots & (slots - 1)
-            and (self.table == kernel.EMPTY).any()
+            and (self.table == 0).any()  # an empty slot, where the search for a key that is not there ends
         ):
             raise ValueError("arrays that do not belong together")
 
@@ -74,18 +75,14 @@ class CiderReward:
         tokens, starts = _with_end(captions, eos)
         counted, counts, images = _count(tokens, starts, captions) if frequencies is None else _from(frequencies)
         rarest = math.log(images)
-        slots = 1 << (2 * len(counted)).bit_length()
-        table, table_rarities = np.full(slots, kernel.EMPTY), np.zeros(slots)
-        kernel.fill_table(counted, rarest - np.log(np.maximum(1.0, counts)), table, table_rarities)
-        lengths = np.diff(starts)
-        room = _ngrams_in(lengths)
-        keys, weights = np.empty(room, np.uint64), np.empty(room)
-        entry_starts, norms = np.empty(len(starts), np.int64), np.empty((len(lengths), ORDER))
-        kernel.weigh_captions(tokens, starts, table, table_rarities, rarest, entry_starts, keys, weights, norms)
-        used = int(entry_starts[-1])
+        rarities = rarest - np.log(np.maximum(1.0, counts))
+        table, table_rarities = operators().ngram_table(_tensor(counted), _tensor(rarities))
+        entry_starts, keys, weights, norms = operators().weigh_captions(
+            _tensor(tokens), _tensor(starts), table, table_rarities, rarest
+        )
         return cls(
-            captions.image_starts, lengths, entry_starts, keys[:used].copy(), weights[:used].copy(), norms,
-            table, table_rarities, np.array(rarest), np.array(eos),
+            captions.image_starts, np.diff(starts), entry_starts.numpy(), _as_keys(keys), weights.numpy(),
+            norms.numpy(), _as_keys(table), table_rarities.numpy(), np.array(rarest), np.array(eos),
         )  # fmt: skip
 
     @classmethod
@@ -115,16 +112,14 @@ class CiderReward:
         for what, tensor in (("samples", samples), ("rows", rows)):
             if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
                 raise TypeError(f"{what} of {tensor.dtype}; they must be of integers, such as torch.int64")
-        tokens = np.ascontiguousarray(samples.detach().cpu().numpy(), np.int64)
-        places = np.ascontiguousarray(rows.detach().cpu().numpy(), np.int64)
+        tokens, places = (t.detach().to("cpu", torch.int64).contiguous() for t in (samples, rows))
         _check_range("token ids", tokens, LARGEST_TOKEN)
         _check_range("rows", places, len(self.image_starts) - 2)
-        scores = np.empty(len(tokens))
-        kernel.score_samples(
-            tokens, places, int(self.eos), self.table, self.table_rarities, float(self.rarest), self.image_starts,
-            self.lengths, self.entry_starts, self.keys, self.weights, self.norms, scores,
-        )  # fmt: skip
-        return torch.from_numpy(scores).to(samples.device)
+        references = (self.image_starts, self.lengths, self.entry_starts, self.keys, self.weights, self.norms)
+        table, table_rarities, *weighted = map(_tensor, (self.table, self.table_rarities, *references))
+        rarest, eos = float(self.rarest), int(self.eos)
+        scores: Tensor = operators().score_samples(tokens, places, eos, table, table_rarities, rarest, *weighted)
+        return scores.to(samples.device)
 
     @property
     def nbytes(self) -> int:
@@ -141,16 +136,11 @@ def _with_end(captions: PackedCaptions, eos: int) -> tuple[NDArray[np.int32], ND
     return np.insert(captions.tokens, captions.caption_starts[1:], eos), starts
 
 
-def _ngrams_in(lengths: NDArray[np.int64]) -> int:
-    return int(sum(np.maximum(0, lengths - n).sum() for n in range(ORDER)))
-
-
 def _count(
     tokens: NDArray[np.int32], starts: NDArray[np.int64], captions: PackedCaptions
 ) -> tuple[NDArray[np.uint64], NDArray[np.int64], int]:
-    distinct = np.empty(_ngrams_in(np.diff(starts)), np.uint64)
-    size = kernel.distinct_of_images(tokens, starts, captions.image_starts, distinct)
-    return *np.unique(distinct[:size], return_counts=True), captions.images
+    distinct = operators().distinct_ngrams(_tensor(tokens), _tensor(starts), _tensor(captions.image_starts))
+    return *np.unique(_as_keys(distinct), return_counts=True), captions.images
 
 
 def _from(frequencies: Frequencies) -> tuple[NDArray[np.uint64], NDArray[np.float64], float]:
@@ -194,6 +184,19 @@ def _read(path: Path, fingerprint: str) -> CiderReward | None:
         return None
 
 
-def _check_range(what: str, values: NDArray[np.int64], largest: int) -> None:
-    if values.size and not 0 <= values.min() <= values.max() <= largest:
-        raise ValueError(f"{what} from {values.min()} to {values.max()}; they must lie between 0 and {largest}")
+def _check_range(what: str, values: Tensor, largest: int) -> None:
+    if values.numel():
+        low, high = (int(bound) for bound in values.aminmax())
+        if not 0 <= low <= high <= largest:
+            raise ValueError(f"{what} from {low} to {high}; they must lie between 0 and {largest}")
+
+
+def _tensor(array: NDArray[Any]) -> Tensor:
+    """As the operators take it: keys and all integers are int64. A copy where it must be one, or may not be written."""
+    array = array.view(np.int64) if array.dtype == np.uint64 else array
+    dtype = np.int64 if array.dtype.kind in "iu" else np.float64
+    return torch.from_numpy(np.require(array, dtype, ["C", "W"]))
+
+
+def _as_keys(bits: Tensor) -> NDArray[np.uint64]:
+    return bits.numpy().view(np.uint64)

@@ -36,7 +36,7 @@ class RewardSpeed(NamedTuple):
 def measure_reward(images: int = 64, samples: int = 6, length: int = 16, repeats: int = 5) -> RewardSpeed:
     """Score `samples` captions for each of `images` images, with five references each, in both ways."""
     ours, theirs = reward_calls(images, samples, length)
-    ours()  # compiled, or loaded
+    ours()  # loads the compiled library
     return RewardSpeed(images * samples, _median_time(ours, repeats * 4), _median_time(theirs, repeats))
 
 
