@@ -17,31 +17,19 @@
 
 namespace prproduct {
 
-template <class T>
-struct Angle {
-  T cos;          // 0 for a zero vector
-  T sin_square;   // (1 − cos)(1 + cos)
-  T inverse_sin;  // 1/|sin θ|, or 1 where the angle is not resolved
-
-  PRPRODUCT_INLINE T sin() const {  // as products.Pair.sin
-    constexpr T eps = std::numeric_limits<T>::epsilon();
-    return std::sqrt(sin_square > 4 * eps ? sin_square : eps * eps);
-  }
-};
-
-template <class T>
-struct Gains {
-  T length, direction;
-};
-
-// A product: its name in products.py, its gains, and whether ∂/∂x is the inner product's. `parameter` is the power of
-// `tempered`, and of no meaning elsewhere.
+// A product: its name in products.py, its gains L and D, and whether ∂/∂x is the inner product's. Gains are functions of
+// cos θ (0 for a zero vector), 1/|sin θ| (1 where the angle is not resolved) and the power of `tempered`. They are scalar
+// functions without branches, so that the loops below are vectorized; structs of numbers would prevent it.
 struct PR {
   static constexpr const char* name = "pr";
   static constexpr bool weight_only = false;
   template <class T>
-  PRPRODUCT_INLINE static Gains<T> gains(Angle<T> angle, T) {
-    return {1, angle.inverse_sin};
+  PRPRODUCT_INLINE static T length(T, T, T) {
+    return 1;
+  }
+  template <class T>
+  PRPRODUCT_INLINE static T direction(T, T inverse_sin, T) {
+    return inverse_sin;
   }
 };
 
@@ -54,21 +42,22 @@ struct R {
   static constexpr const char* name = "r";
   static constexpr bool weight_only = false;
   template <class T>
-  PRPRODUCT_INLINE static Gains<T> gains(Angle<T> angle, T) {
-    return {value(angle), std::abs(angle.cos) * angle.inverse_sin};
+  PRPRODUCT_INLINE static T length(T cos, T, T) {  // also the forward, as a multiple of p
+    constexpr T eps = std::numeric_limits<T>::epsilon();
+    T sin_square = (1 - cos) * (1 + cos);
+    return std::abs(cos) / (1 + std::sqrt(sin_square > 4 * eps ? sin_square : eps * eps));
   }
   template <class T>
-  PRPRODUCT_INLINE static T value(Angle<T> angle) {  // the forward, as a multiple of p
-    return std::abs(angle.cos) / (1 + angle.sin());
+  PRPRODUCT_INLINE static T direction(T cos, T inverse_sin, T) {
+    return std::abs(cos) * inverse_sin;
   }
 };
 
-struct Tempered {
+struct Tempered : PR {
   static constexpr const char* name = "tempered";
-  static constexpr bool weight_only = false;
   template <class T>
-  PRPRODUCT_INLINE static Gains<T> gains(Angle<T> angle, T power) {
-    return {1, vector_exp(power * vector_log(angle.inverse_sin))};
+  PRPRODUCT_INLINE static T direction(T, T inverse_sin, T power) {
+    return vector_exp(power * vector_log(inverse_sin));
   }
 };
 
@@ -76,17 +65,20 @@ struct NoLength {
   static constexpr const char* name = "no-length";
   static constexpr bool weight_only = true;
   template <class T>
-  PRPRODUCT_INLINE static Gains<T> gains(Angle<T>, T) {
-    return {0, 1};
+  PRPRODUCT_INLINE static T length(T, T, T) {
+    return 0;
+  }
+  template <class T>
+  PRPRODUCT_INLINE static T direction(T, T, T) {
+    return 1;
   }
 };
 
-struct NoDirection {
+struct NoDirection : PR {
   static constexpr const char* name = "no-direction";
-  static constexpr bool weight_only = false;
   template <class T>
-  PRPRODUCT_INLINE static Gains<T> gains(Angle<T>, T) {
-    return {1, 0};
+  PRPRODUCT_INLINE static T direction(T, T, T) {
+    return 0;
   }
 };
 
@@ -99,13 +91,11 @@ using Products = std::tuple<PR, PRW, R, Tempered, NoLength, NoDirection, NoDirec
 
 // The forward of a product as a pair loop: with g = p, `scaled` is the value.
 template <class Product>
-struct Forward {
-  static constexpr const char* name = Product::name;
+struct Forward : Product {
   static constexpr bool weight_only = true;
   template <class T>
-  PRPRODUCT_INLINE static Gains<T> gains(Angle<T> angle, T) {
-    T value = Product::value(angle);
-    return {value, value};
+  PRPRODUCT_INLINE static T direction(T cos, T inverse_sin, T power) {
+    return Product::length(cos, inverse_sin, power);
   }
 };
 using Forwards = std::tuple<Forward<R>>;
@@ -137,17 +127,17 @@ struct PairData {
   T* scaled;
 };
 
-template <class T, class Product>
-PRPRODUCT_INLINE T split_pair(T p, T g, Norm<T> x, WeightVector<T> w, T floor, T parameter, T& scaled) {
-  T rough = p * x.inverse * w.inverse;  // one norm after the other: their product may overflow
+template <class T>
+PRPRODUCT_INLINE T cosine(T p, T x_inverse, T w_inverse) {
+  T rough = p * x_inverse * w_inverse;  // one norm after the other: their product may overflow
   T cos = rough > 1 ? T(1) : (rough < -1 ? T(-1) : rough);
-  cos = rough == rough ? cos : T(0);  // NaN has no angle
+  return rough == rough ? cos : T(0);  // NaN has no angle
+}
+
+template <class T>
+PRPRODUCT_INLINE T inverse_sine(T cos, T floor) {
   T sin_square = (1 - cos) * (1 + cos);
-  bool resolved = sin_square > floor + w.excess * x.inverse;
-  T inverse_sin = 1 / std::sqrt(resolved ? sin_square : T(1));
-  Gains<T> gains = Product::gains(Angle<T>{cos, sin_square, inverse_sin}, parameter);
-  scaled = gains.direction * g;
-  return (gains.length * g - scaled) * cos;
+  return 1 / std::sqrt(sin_square > floor ? sin_square : T(1));
 }
 
 // The numbers of many weight vectors, one array each.
@@ -182,11 +172,13 @@ PRPRODUCT_CLONES T split_row(int64_t count, PairData<T> data, Norm<T> x, const W
   T *out = data.scaled, sum = 0;
 #pragma omp simd reduction(+ : sum)
   for (int64_t k = 0; k < count; ++k) {
-    WeightVector<T> w{norm[k], inverse[k], excess[k], bias[k]};
-    T scaled, along = split_pair<T, Product>(output[k] - w.bias, grad[k], x, w, floor, parameter, scaled);
+    T cos = cosine(output[k] - bias[k], x.inverse, inverse[k]);
+    T inverse_sin = inverse_sine(cos, floor + excess[k] * x.inverse);
+    T scaled = Product::direction(cos, inverse_sin, parameter) * grad[k];
+    T along = (Product::length(cos, inverse_sin, parameter) * grad[k] - scaled) * cos;
     out[k] = scaled;
     along_weight[k] += along * x.value;
-    sum += along * w.norm;
+    sum += along * norm[k];
   }
   return sum;
 }
@@ -199,8 +191,10 @@ PRPRODUCT_CLONES T split_plane(int64_t count, PairData<T> data, const T* norm, c
   T *out = data.scaled, sum = 0;
 #pragma omp simd reduction(+ : sum)
   for (int64_t k = 0; k < count; ++k) {
-    T scaled, along = split_pair<T, Product>(output[k] - w.bias, grad[k], Norm<T>{norm[k], inverse[k]}, w, floor,
-                                             parameter, scaled);
+    T cos = cosine(output[k] - w.bias, inverse[k], w.inverse);
+    T inverse_sin = inverse_sine(cos, floor + w.excess * inverse[k]);
+    T scaled = Product::direction(cos, inverse_sin, parameter) * grad[k];
+    T along = (Product::length(cos, inverse_sin, parameter) * grad[k] - scaled) * cos;
     out[k] = scaled;
     along_input[k] += along * w.norm;
     sum += along * norm[k];

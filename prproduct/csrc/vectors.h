@@ -58,13 +58,25 @@ PRPRODUCT_CLONES void add_multiple(int64_t count, const T* from, T factor, T* to
   for (int64_t k = 0; k < count; ++k) to[k] += from[k] * factor;
 }
 
+// A number as it is stored. torch's own conversion to bfloat16 has a branch for NaN, which is not vectorized.
+template <class S>
+PRPRODUCT_INLINE S stored(Working<S> value) {
+  if constexpr (std::is_same_v<S, BFloat16>) {
+    uint32_t bits = std::bit_cast<uint32_t>(value);
+    uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;  // to nearest, ties to even
+    return BFloat16(uint16_t(value == value ? rounded : 0x7fc0), BFloat16::from_bits());
+  } else {
+    return S(value);
+  }
+}
+
 // to = unscale·to + (from·inverse)·sum: from·inverse first, as inverse·sum may overflow.
 template <class S>
 PRPRODUCT_CLONES void add_along(int64_t count, const S* from, Working<S> inverse, Working<S> sum, Working<S> unscale,
                                 S* to) {
   using T = Working<S>;
 #pragma omp simd
-  for (int64_t k = 0; k < count; ++k) to[k] = S(T(to[k]) * unscale + (T(from[k]) * inverse) * sum);
+  for (int64_t k = 0; k < count; ++k) to[k] = stored<S>(T(to[k]) * unscale + (T(from[k]) * inverse) * sum);
 }
 
 // The same with an `inverse` of its own for every number.
@@ -73,7 +85,7 @@ PRPRODUCT_CLONES void add_along_each(int64_t count, const S* from, const Working
                                      Working<S> unscale, S* to) {
   using T = Working<S>;
 #pragma omp simd
-  for (int64_t k = 0; k < count; ++k) to[k] = S(T(to[k]) * unscale + (T(from[k]) * inverse[k]) * sum);
+  for (int64_t k = 0; k < count; ++k) to[k] = stored<S>(T(to[k]) * unscale + (T(from[k]) * inverse[k]) * sum);
 }
 
 template <class S>
@@ -85,7 +97,7 @@ PRPRODUCT_CLONES void convert_in(int64_t count, const S* from, float* to) {
 template <class S>
 PRPRODUCT_CLONES void convert_out(int64_t count, const float* from, float scale, S* to) {
 #pragma omp simd
-  for (int64_t k = 0; k < count; ++k) to[k] = S(from[k] * scale);
+  for (int64_t k = 0; k < count; ++k) to[k] = stored<S>(from[k] * scale);
 }
 
 // `from` in the working type: itself, or converted into `buffer`.

@@ -13,8 +13,9 @@ from torch.nn.utils.rnn import PackedSequence
 
 from prproduct import functional
 from prproduct.nn.layer import ProductLayer, runs_natively
-from prproduct.ops import recurrence
-from prproduct.ops.recurrence import State, Weights
+from prproduct.ops import cells
+from prproduct.ops.cells import State
+from prproduct.ops.recurrence import Recurrence, Weights
 
 _PARAMETERS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr")
 
@@ -84,7 +85,7 @@ class _Sequences(ProductLayer):
             for ending in endings:
                 weights: list[Any] = [getattr(self, f"{name}_l{depth}{ending}", None) for name in _PARAMETERS]
                 first = tuple(s[len(last)] for s in states)
-                steps = recurrence.Recurrence(self._cell(), self.product, tuple(batch_sizes), reverse=bool(ending))
+                steps = Recurrence(self._cell(), self.product, tuple(batch_sizes), reverse=bool(ending))
                 output, final = steps(data, first, Weights(*weights))
                 outputs.append(output)
                 last.append(final)
@@ -102,8 +103,8 @@ class LSTM(_Sequences, torch.nn.LSTM):
     torch.Size([7, 2, 4])
     """
 
-    def _cell(self) -> recurrence.Cell:
-        return recurrence.LSTM()
+    def _cell(self) -> cells.Cell:
+        return cells.LSTM()
 
 
 class GRU(_Sequences, torch.nn.GRU):
@@ -114,8 +115,8 @@ class GRU(_Sequences, torch.nn.GRU):
     (torch.Size([7, 2, 8]), torch.Size([4, 2, 4]))
     """
 
-    def _cell(self) -> recurrence.Cell:
-        return recurrence.GRU()
+    def _cell(self) -> cells.Cell:
+        return cells.GRU()
 
 
 class RNN(_Sequences, torch.nn.RNN):
@@ -125,8 +126,8 @@ class RNN(_Sequences, torch.nn.RNN):
     RNN(3, 4, batch_first=True, product=pr)
     """
 
-    def _cell(self) -> recurrence.Cell:
-        return recurrence.RNN(self.nonlinearity)
+    def _cell(self) -> cells.Cell:
+        return cells.RNN(self.nonlinearity)
 
 
 class _Cell(ProductLayer):
@@ -164,8 +165,8 @@ class LSTMCell(_Cell, torch.nn.LSTMCell):
         f"{part}_linear.{kind}": f"{kind}_{part}" for part in ("ih", "hh") for kind in ("weight", "bias")
     }
 
-    def _cell(self) -> recurrence.Cell:
-        return recurrence.LSTM()
+    def _cell(self) -> cells.Cell:
+        return cells.LSTM()
 
 
 class GRUCell(_Cell, torch.nn.GRUCell):
@@ -175,8 +176,8 @@ class GRUCell(_Cell, torch.nn.GRUCell):
     torch.Size([2, 4])
     """
 
-    def _cell(self) -> recurrence.Cell:
-        return recurrence.GRU()
+    def _cell(self) -> cells.Cell:
+        return cells.GRU()
 
 
 class RNNCell(_Cell, torch.nn.RNNCell):
@@ -186,5 +187,5 @@ class RNNCell(_Cell, torch.nn.RNNCell):
     torch.Size([2, 4])
     """
 
-    def _cell(self) -> recurrence.Cell:
-        return recurrence.RNN(self.nonlinearity)
+    def _cell(self) -> cells.Cell:
+        return cells.RNN(self.nonlinearity)

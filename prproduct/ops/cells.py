@@ -1,0 +1,110 @@
+"""The elementwise step of LSTM, GRU and RNN, and its backward, in plain torch (`csrc/cells.h` has the same in C++)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+import torch
+from torch import Tensor
+
+State = tuple[Tensor, ...]
+Gates = tuple[Tensor, Tensor]  # the input's and the hidden state's
+
+sigmoid_backward, tanh_backward = torch.ops.aten.sigmoid_backward, torch.ops.aten.tanh_backward
+
+
+class Cell(Protocol):
+    """One step of a recurrent layer, elementwise: gates and state in, next state out. The hidden state comes first."""
+
+    gates: ClassVar[int]  # for each number of the state
+    gates_apart: ClassVar[bool]  # whether the two kinds of gates are more than their sum: two gradients, not one
+
+    @property
+    def name(self) -> str:
+        """As the C++ kernels know it (`csrc/recurrent.cpp`)."""
+
+    def step(self, gates: Gates, state: State) -> State:
+        """The next state."""
+
+    def step_back(self, gates: Gates, state: State, grad: State) -> tuple[Gates, State]:
+        """From the gradients of the next state to those of the gates, and what else those of the state before get."""
+
+
+@dataclass(frozen=True)
+class LSTM:
+    """i, f, g, o = σ, σ, tanh, σ of the gates; c' = f∘c + i∘g; h' = o∘tanh c'."""
+
+    gates: ClassVar[int] = 4
+    gates_apart: ClassVar[bool] = False
+    name: ClassVar[str] = "lstm"
+
+    def step(self, gates: Gates, state: State) -> State:
+        i, f, g, o = self._activate(gates)
+        cell = f * state[1] + i * g
+        return o * cell.tanh(), cell
+
+    def step_back(self, gates: Gates, state: State, grad: State) -> tuple[Gates, State]:
+        i, f, g, o = self._activate(gates)  # kept, they would be a third of all memory
+        tanh_cell = (f * state[1] + i * g).tanh()
+        grad_cell = grad[1] + tanh_backward(grad[0] * o, tanh_cell)
+        of_gates = [
+            sigmoid_backward(grad_cell * g, i),
+            sigmoid_backward(grad_cell * state[1], f),
+            tanh_backward(grad_cell * i, g),
+            sigmoid_backward(grad[0] * tanh_cell, o),
+        ]
+        both = torch.cat(of_gates, dim=-1)
+        return (both, both), (torch.zeros_like(grad[0]), grad_cell * f)
+
+    def _activate(self, gates: Gates) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        i, f, g, o = (gates[0] + gates[1]).chunk(4, dim=-1)
+        return i.sigmoid(), f.sigmoid(), g.tanh(), o.sigmoid()
+
+
+@dataclass(frozen=True)
+class GRU:
+    """r, z = σ of the gates; n = tanh(input's + r∘hidden's); h' = (1 − z)∘n + z∘h. The product comes before the r."""
+
+    gates: ClassVar[int] = 3
+    gates_apart: ClassVar[bool] = True
+    name: ClassVar[str] = "gru"
+
+    def step(self, gates: Gates, state: State) -> State:
+        _, z, new, _ = self._activate(gates)
+        return (new + z * (state[0] - new),)
+
+    def step_back(self, gates: Gates, state: State, grad: State) -> tuple[Gates, State]:
+        r, z, new, h_new = self._activate(gates)
+        of_z = sigmoid_backward(grad[0] * (state[0] - new), z)
+        of_new = tanh_backward(grad[0] - grad[0] * z, new)
+        of_r = sigmoid_backward(of_new * h_new, r)
+        of_input, of_hidden = torch.cat([of_r, of_z, of_new], dim=-1), torch.cat([of_r, of_z, of_new * r], dim=-1)
+        return (of_input, of_hidden), (grad[0] * z,)
+
+    def _activate(self, gates: Gates) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        (ir, iz, i_new), (hr, hz, h_new) = gates[0].chunk(3, dim=-1), gates[1].chunk(3, dim=-1)
+        r, z = (ir + hr).sigmoid(), (iz + hz).sigmoid()
+        return r, z, (i_new + r * h_new).tanh(), h_new
+
+
+@dataclass(frozen=True)
+class RNN:
+    """h' = tanh or relu of the gates."""
+
+    gates: ClassVar[int] = 1
+    gates_apart: ClassVar[bool] = False
+    nonlinearity: str = "tanh"
+
+    @property
+    def name(self) -> str:
+        return f"rnn_{self.nonlinearity}"
+
+    def step(self, gates: Gates, state: State) -> State:
+        total = gates[0] + gates[1]
+        return (total.tanh() if self.nonlinearity == "tanh" else total.relu(),)
+
+    def step_back(self, gates: Gates, state: State, grad: State) -> tuple[Gates, State]:
+        (after,) = self.step(gates, state)
+        both = tanh_backward(grad[0], after) if self.nonlinearity == "tanh" else grad[0] * (after > 0)
+        return (both, both), (torch.zeros_like(grad[0]),)
