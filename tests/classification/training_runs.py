@@ -34,11 +34,11 @@ def metrics(folder):
 
 
 def last(folder):
-    """Everything in the last checkpoint but the lengths of files, which times get into."""
+    """Everything in the last checkpoint but lengths and checksums of the records, which times get into."""
     place = Path(folder) / runs.CHECKPOINTS
     found = place / f"step-{checkpoints.steps(place)[-1]:08d}"
     state = json.loads((found / "state.json").read_text())["state"]
-    del state["lengths"]
+    del state["records"]
     return {name: (found / f"{name}.safetensors").read_bytes() for name in ("model", "optimizer")} | {"state": state}
 
 

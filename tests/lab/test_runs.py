@@ -101,7 +101,7 @@ def test_a_disk_that_is_full_is_one_line(tmp_path):
 def test_records_are_cut_to_a_checkpoints_lengths_and_lost_ones_are_noticed(tmp_path):
     run = opened(tmp_path / "a")
     run.append({"event": "step", "step": 1})
-    lengths = run.lengths()
+    lengths = run.records()
     run.append({"event": "step", "step": 2})
     (tmp_path / "a" / "angles.jsonl").write_text("{}\n")
     run.cut(lengths)

@@ -16,6 +16,7 @@ from typing import Any
 
 from prproduct.captioning.report.scores import Scores, read_scores
 from prproduct.lab.errors import InputError
+from prproduct.lab.identity import HARMLESS
 from prproduct.lab.report import observations
 from prproduct.lab.report.observations import BASELINE, adjusted, by_product, ending, once, told_apart
 from prproduct.lab.report.statistics import PairedDifference, Sample, paired_difference
@@ -24,7 +25,7 @@ from prproduct.lab.runs import CONFIG, Record
 PHASES = {"xe": "cross-entropy", "rl": "REINFORCE"}
 _FIRST = (BASELINE, "r", "pr")  # the order of the paper's table
 _OF_AN_EPOCH = ("epoch", "step", "train_loss", "validation_loss", "validation_cider", "time")
-_NOT_SHARED = ("product", "seed", "phase")
+_NOT_SHARED = ("product", "seed", "phase", *HARMLESS)
 IDLE = {  # what a phase does not use
     "xe": ("baseline", "candidates", "samples"),
     "rl": ("captions_per_image", "feedback_step", "feedback_every", "feedback_limit", "dropout"),
@@ -186,7 +187,7 @@ def _settings(record: Record) -> tuple[dict[str, Any], dict[str, Any]]:
 def _shared(config: Mapping[str, Any]) -> dict[str, Any]:
     """What the runs of a stage have in common."""
     left_out = (*_NOT_SHARED, *IDLE[config["phase"]])
-    return {key: value for key, value in config.items() if key not in left_out}
+    return {key: value for key, value in config.items() if key not in left_out and value is not None}
 
 
 def _captions(record: Record) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from prproduct.classification import paper
 from prproduct.classification.recipes import recipe
 from prproduct.classification.report.comparison import Group
-from prproduct.lab.report.charts import display
+from prproduct.lab.names import display
 from prproduct.lab.report.content import (
     Block,
     Code,

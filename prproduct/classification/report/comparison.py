@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from prproduct.lab.errors import InputError
+from prproduct.lab.identity import HARMLESS
 from prproduct.lab.report import observations
 from prproduct.lab.report.observations import BASELINE, adjusted, by_product, ending, once, told_apart
 from prproduct.lab.report.statistics import PairedDifference, Sample, paired_difference
@@ -112,6 +113,7 @@ def _settings(record: Record) -> dict[str, Any]:
         own, data = dict(record.config["config"]), record.config["data"]
         own |= own.pop("recipe")
         str(own.pop("product")), int(own.pop("seed"))
+        own = {key: value for key, value in own.items() if key not in HARMLESS and value is not None}
         settings = {**own, **{key: data[key] for key in ("fingerprint", "mean", "std")}}
         _ = settings["arch"], settings["data"], settings["epochs"], settings["protocol"]
     except (KeyError, TypeError, ValueError) as error:

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 
 from prproduct.classification.report.comparison import MEASURES, Comparison, Group, Run
-from prproduct.lab.report.charts import display
+from prproduct.lab.names import display
 from prproduct.lab.report.content import (
     Block,
     Chart,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from prproduct.classification.report.comparison import Comparison, Group
+from prproduct.lab.names import display
 from prproduct.lab.report import observations
-from prproduct.lab.report.charts import display
 from prproduct.lab.report.content import Block, Bullets, Paragraph, Section, Strong, Text, number, p_text
 from prproduct.lab.report.observations import BASELINE, left_out
 from prproduct.lab.report.statistics import SIGNIFICANCE, PairedDifference, Sample, detectable_difference

@@ -19,6 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
+from prproduct.lab.names import display as display  # captioning.report has it from here
 from prproduct.lab.report.content import Chart, IntervalPanel, LinePanel, Panel
 
 
@@ -97,15 +98,6 @@ def variables() -> str:
     """The colours as CSS; paper is light."""
     light, dark = (";".join(f"--{c.name}:{value}" for c in COLOURS for value in [c[i]]) for i in (1, 2))
     return f":root{{{light}}}@media screen and (prefers-color-scheme:dark){{:root{{{dark}}}}}"
-
-
-def display(product: str) -> str:
-    """A product's name for readers.
-
-    >>> display("pr"), display("no-length")
-    ('PR', 'no-length')
-    """
-    return product.upper() if product in ("p", "r", "pr") else product
 
 
 def panel_svg(panel: Panel, known: dict[str, Style], key: str) -> str:

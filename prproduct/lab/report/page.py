@@ -8,8 +8,9 @@ import re
 from collections.abc import Sequence
 from importlib import resources
 
+from prproduct.lab.names import display
 from prproduct.lab.report import content
-from prproduct.lab.report.charts import Style, display, panel_svg, styles, swatch, variables
+from prproduct.lab.report.charts import Style, panel_svg, styles, swatch, variables
 from prproduct.lab.report.content import (
     Block,
     Bullets,

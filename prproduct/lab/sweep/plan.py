@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from prproduct.lab.errors import InputError
+from prproduct.lab.hardware import cores
 from prproduct.lab.sweep.driver import Workers
 from prproduct.lab.sweep.pool import Pool
 
@@ -59,12 +59,3 @@ class Plan:
         if share > there:
             raise InputError(f"gpus_per_run is {share:g}, but there is no GPU here")
         return [str(gpu) for _ in range(int(1 / share)) for gpu in range(there)] if share else []
-
-
-def cores() -> int:
-    """How many cores this process may use.
-
-    >>> cores() >= 1
-    True
-    """
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
