@@ -21,6 +21,7 @@ from rich.progress import (
 )
 
 from prproduct.lab import runs
+from prproduct.lab.errors import InputError
 from prproduct.lab.sweep.jobs import Ending, Job, Result
 
 _LOOK_SECONDS = 1.0
@@ -109,7 +110,10 @@ def steps_done(job: Job) -> int:
     """How many steps of a run its records tell of; a run that has not begun has none."""
     if not (job.folder / runs.CONFIG).exists():
         return 0
-    return max((record.get("step", 0) for record in runs.read(job.folder).metrics), default=0)
+    try:
+        return max((record.get("step", 0) for record in runs.read(job.folder).metrics), default=0)
+    except InputError:  # the driver or the worker names it
+        return 0
 
 
 def exit_if_unfinished(results: Sequence[Result]) -> None:
