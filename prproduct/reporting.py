@@ -32,6 +32,8 @@ def report(
     """Tables, statistics, curves and angles of runs, on one page that needs nothing else."""
     target = files.check_target(target)
     found, broken = files.find_all(places)
+    if pictures is not None and all(record.config["task"] != "captioner" for record in found):
+        raise InputError("pictures are shown with captions, and no run is of a captioner; leave out --pictures")
     records, refused = files.readable(found, check)
     broken += refused
     if not records:
@@ -58,8 +60,6 @@ def content(records: Sequence[Record], pictures: Path | None = None) -> tuple[st
     for record in records:
         by_task.setdefault(record.config["task"], []).append(record)
     modules = {task: importlib.import_module(TASKS[task]) for task in by_task}
-    if pictures is not None and "captioner" not in by_task:
-        raise InputError("pictures are shown with captions, and no run is of a captioner; leave out --pictures")
     options = {"captioner": {"pictures": pictures}} if pictures else {}
     by_part = {task: modules[task].sections(own, **options.get(task, {})) for task, own in by_task.items()}
     if len(by_task) == 1:

@@ -23,7 +23,6 @@ from prproduct.lab.report.statistics import PairedDifference, Sample, paired_dif
 from prproduct.lab.runs import CONFIG, Record
 
 PHASES = {"xe": "cross-entropy", "rl": "REINFORCE"}
-_FIRST = (BASELINE, "r", "pr")  # the order of the paper's table
 _OF_AN_EPOCH = ("epoch", "step", "train_loss", "validation_loss", "validation_cider", "time")
 _NOT_SHARED = ("product", "seed", "phase", *HARMLESS)
 IDLE = {  # what a phase does not use
@@ -53,7 +52,7 @@ class Stage:
     @cached_property
     def counted(self) -> dict[str, dict[int, Run]]:
         """The runs that count, by product and seed."""
-        return by_product(self.runs, _FIRST)
+        return by_product(self.runs)
 
 
 @dataclass(frozen=True)

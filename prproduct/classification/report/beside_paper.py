@@ -34,7 +34,7 @@ def beside_paper(groups: Sequence[Group]) -> Section | None:
         blocks += [_table_1(), _ours(cifar), _seeds(cifar), _differs(cifar)]
     if fashion:
         blocks += _gradient_study(fashion)
-    return Section("Beside the paper", tuple(blocks)) if blocks else None
+    return Section("Compared with the paper", tuple(blocks)) if blocks else None
 
 
 def _table_1() -> Table:

@@ -6,7 +6,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 from prproduct.classification.report.comparison import Group, Run
-from prproduct.lab.report.content import Block, Chart, LinePanel, Paragraph, Section
+from prproduct.lab.names import display
+from prproduct.lab.report.content import Block, Chart, Line, LinePanel, Paragraph, Section, number
 from prproduct.lab.report.origin import angles_of
 from prproduct.lab.report.series import BAND, lines
 from prproduct.probe import AngleRecord
@@ -17,6 +18,7 @@ _CURVES = {
     "test_loss": ("test loss", 1.0),
     "train_loss": ("training loss", 1.0),
 }
+NAMED = 12  # layers that have their names on an axis; more have numbers
 PANELS = 12  # of layers; a deeper network shows so many, evenly spread, and all of them by depth
 
 
@@ -28,9 +30,24 @@ def training(group: Group) -> Chart:
             product: {seed: _of_epochs(run, key, scale) for seed, run in runs.items()}
             for product, runs in group.counted.items()
         }
-        panels.append(LinePanel(title, "epoch", lines(values)))
+        drawn = lines(values)
+        panels.append(LinePanel(title, "epoch", drawn, _limits(group, drawn)))
     caption = f"{BAND} Training error and loss are those seen while training, on images as they were augmented."
+    if failed := [display(product) for product in group.counted if not group.learned(product)]:
+        caption += f" The scale is that of the products that learned; {' and '.join(failed)} may lie above it."
     return Chart(caption, tuple(panels))
+
+
+def _limits(group: Group, drawn: Sequence[Line]) -> tuple[float, float] | None:
+    """Of the lines of products that learned, if others did not."""
+    if all(group.learned(line.product) for line in drawn):
+        return None
+    learned = [line for line in drawn if group.learned(line.product)]
+    values = [value for line in learned for value in (*line.y, *line.low, *line.high) if math.isfinite(value)]
+    if not values or len(learned[0].x) == 1:
+        return None
+    margin = 0.06 * (max(values) - min(values)) or 1.0
+    return min(values) - margin, max(values) + 3 * margin
 
 
 def angles(group: Group) -> list[Section]:
@@ -89,18 +106,42 @@ def _charts(
     known = [layer for layer in layers if layer in values]
     if not known:
         return [Paragraph("No run recorded it.")]
-    shown = _spread(known, PANELS)
+    constant = {layer: level for layer in known if (level := _constant(values[layer])) is not None}
+    told = [
+        Paragraph(
+            f"Constant over training under all products and seeds: {title} {number(value)} in "
+            f"{_listed([layer for layer in known if constant.get(layer) == value])}."
+        )
+        for value in dict.fromkeys(constant.values())
+    ]
+    varying = [layer for layer in known if layer not in constant]
+    if not varying:
+        return [Paragraph(caption), *told]
     blocks: list[Block] = []
     if len(known) > 3:
-        depth = LinePanel(f"{title}, last recorded step", "layer", lines(_by_depth(known, values)), limits)
-        blocks.append(
-            Chart(f"{caption} By depth, at the last step that was recorded; layer 1 is {known[0]}.", (depth,))
-        )
+        names = tuple(known) if len(known) <= NAMED and max(map(len, known)) <= 12 else ()
+        depth = LinePanel(f"{title}, last recorded step", "layer", lines(_by_depth(known, values)), limits, names)
+        where = "" if names else f" Layer 1 is {known[0]}, layer {len(known)} is {known[-1]}."
+        blocks.append(Chart(f"{caption} By depth, at the last step that was recorded.{where}", (depth,)))
         caption = ""
-    some = f" {len(shown)} of {len(known)} layers, evenly spread." if len(shown) < len(known) else ""
+    shown = _spread(varying, PANELS)
+    some = f" {len(shown)} of {len(varying)} layers, evenly spread." if len(shown) < len(varying) else ""
     panels = tuple(LinePanel(layer, "training step", lines(values[layer]), limits) for layer in shown)
     blocks.append(Chart(f"{caption} Over training, a panel a layer.{some} {BAND}".strip(), panels))
-    return blocks
+    return [*blocks, *told]
+
+
+def _constant(values: Mapping[str, Mapping[int, Mapping[float, float]]]) -> float | None:
+    """The value that a layer has under all products, seeds and steps, to two decimals, if it has one."""
+    found = [value for seeds in values.values() for steps in seeds.values() for value in steps.values()]
+    return round(found[0], 2) if max(found) - min(found) < 0.005 else None
+
+
+def _listed(layers: Sequence[str]) -> str:
+    """Layers in words; of many the first and the last."""
+    if len(layers) <= 6:
+        return ", ".join(layers)
+    return f"{len(layers)} layers, from {layers[0]} to {layers[-1]}"
 
 
 def _by_depth(

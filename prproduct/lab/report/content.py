@@ -103,6 +103,7 @@ class LinePanel:
     x_label: str
     lines: tuple[Line, ...]
     limits: tuple[float, float] | None = None  # of the vertical axis
+    names: tuple[str, ...] = ()  # of the places 1, 2, … on the horizontal axis, instead of numbers
 
     @property
     def products(self) -> tuple[str, ...]:

@@ -37,7 +37,7 @@ def written(value: object) -> str:
         return "yes" if value else "no"
     if isinstance(value, list):
         return " and ".join(map(str, value)) or "none"
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return f"{value:g}".replace("-", "−") if isinstance(value, float) else str(value)
 
 
 def machine(record: Record) -> str:
