@@ -38,8 +38,8 @@ from prproduct.lab.engine import Settings
 from prproduct.lab.errors import InputError
 from prproduct.lab.files import check_writable, replace_durably, writing
 from prproduct.lab.hardware import Hardware, gathered, is_first_process, summed
-from prproduct.lab.names import display
 from prproduct.lab.progress import Silent
+from prproduct.lab.report.content import display
 from prproduct.lab.session import train_task
 
 CHOICES = ("last", "best")

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from rich import box
 from rich.table import Table
 
-from prproduct.lab.names import display, ordered
-from prproduct.lab.report.content import number
+from prproduct.lab.report.content import display, number, ordered
 from prproduct.lab.report.statistics import PairedDifference, Sample, paired_difference
 from prproduct.lab.runs import Record
 

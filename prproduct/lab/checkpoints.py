@@ -28,7 +28,7 @@ from torch.optim import Optimizer
 
 from prproduct.lab.errors import InputError
 from prproduct.lab.files import as_json, check_file, read_bytes, read_json, sync_folder, write_durably, writing
-from prproduct.lab.identity import difference
+from prproduct.lab.runs import difference
 
 _MODEL, _OPTIMIZER, _STATE = "model.safetensors", "optimizer.safetensors", "state.json"
 _NAME = re.compile(r"step-(\d{8,15})")

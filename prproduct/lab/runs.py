@@ -20,7 +20,6 @@ from filelock import FileLock, Timeout
 
 from prproduct.lab.errors import InputError
 from prproduct.lab.files import as_json, check_file, read_bytes, read_json, replace_durably, writing
-from prproduct.lab.identity import difference
 
 FORMAT = 1
 CONFIG, METRICS, ANGLES, CHECKPOINTS, TENSORBOARD = (
@@ -30,6 +29,8 @@ CONFIG, METRICS, ANGLES, CHECKPOINTS, TENSORBOARD = (
     "checkpoints",
     "tensorboard",
 )
+# Options that change what is recorded or shown, and no number of the training: they separate no runs.
+HARMLESS = ("angles", "log_every", "checkpoint_minutes", "threads", "tensorboard", "quiet")
 _LOCK = ".lock"
 _CHECKPOINTED = ".checkpointed"  # there once a checkpoint was written
 _LARGEST = {METRICS: 256 << 20, ANGLES: 4 << 30}  # bytes; a hundred times what the longest runs of the paper need
@@ -292,6 +293,19 @@ def refuse_another(folder: str | Path, identity: Mapping[str, Any]) -> None:
         raise InputError(f"{path.parent}: belongs to another configuration: {differs}; choose another folder")
 
 
+def difference(there: Any, here: Mapping[str, Any]) -> str | None:
+    """The first setting in which two identities differ, in words; None if they are the same but for harmless options.
+
+    >>> difference({"config": {"seed": 0, "angles": 5}}, {"config": {"seed": 1, "angles": 0}})
+    'seed is 0 there and 1 here'
+    """
+    old, new = _flat(there), _flat(json.loads(json.dumps(here)))
+    for key in sorted(old.keys() | new.keys()):
+        if key.rsplit(".", 1)[-1] not in HARMLESS and old.get(key) != new.get(key):
+            return f"{key.removeprefix('config.')} is {old.get(key)!r} there and {new.get(key)!r} here"
+    return None
+
+
 def _remove_results(folder: Path) -> None:
     """Remove what a training writes; the mark of checkpoints last, so that a stop in between is noticed."""
     for name in (CHECKPOINTS, TENSORBOARD, METRICS, ANGLES, _CHECKPOINTED):
@@ -315,3 +329,12 @@ def _locked(folder: Path) -> FileLock:
     except Timeout:
         raise InputError(f"{folder}: is being trained by another process") from None
     return lock
+
+
+def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
+    """Nested objects as one, with dots in its keys."""
+    if not isinstance(value, dict):
+        return {prefix: value}
+    return {
+        key: leaf for name, inner in value.items() for key, leaf in _flat(inner, f"{prefix}.{name}".lstrip(".")).items()
+    }

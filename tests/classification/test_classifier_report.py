@@ -19,9 +19,8 @@ from prproduct.classification.training import ClassifierConfig, train
 from prproduct.cli import main
 from prproduct.lab import runs
 from prproduct.lab.errors import InputError
-from prproduct.lab.names import display
 from prproduct.lab.report import files
-from prproduct.lab.report.content import Bullets, Heading, Paragraph, Table, charts, plain
+from prproduct.lab.report.content import Bullets, Heading, Paragraph, Table, charts, display, plain
 
 
 def said(section):
@@ -278,7 +277,7 @@ def test_what_is_constant_is_a_sentence_and_not_a_panel(tmp_path):
     found = {section.title: section for section in report.sections(files.find([tmp_path]))}
     share = found["mlp on digits: direction and length of the gradients"]
     assert not list(charts([share]))
-    assert "Constant over training under all products and seeds: share of direction 0.90 in fc1, fc." in said(share)
+    assert "Constant over training in fc1, fc: share of direction P 0.90." in said(share)
 
 
 def test_layers_have_their_names_on_the_axis(tmp_path):
@@ -319,7 +318,7 @@ def test_angles_are_drawn_for_each_layer_and_for_many_only_some_and_by_depth(tmp
     assert (len(titles), titles[0], titles[-1]) == (12, "layer0", "layer29")
     assert over_training.panels[0].lines[0].y == pytest.approx([0.305, 0.285, 0.265, 0.245])
     (shares,) = [section for section in found if "direction and length" in section.title]
-    assert "share of direction 0.90 in 30 layers, from layer0 to layer29." in said(shares)  # 0.9² of 0.3² + 0.9²
+    assert "in 30 layers, from layer0 to layer29: share of direction P 0.90." in said(shares)  # 0.9² of 0.3² + 0.9²
 
 
 def test_without_angles_there_is_no_section_on_them(tmp_path):

@@ -16,11 +16,10 @@ from typing import Any
 
 from prproduct.captioning.report.scores import Scores, read_scores
 from prproduct.lab.errors import InputError
-from prproduct.lab.identity import HARMLESS
 from prproduct.lab.report import observations
 from prproduct.lab.report.observations import BASELINE, adjusted, by_product, ending, once, told_apart
 from prproduct.lab.report.statistics import PairedDifference, Sample, paired_difference
-from prproduct.lab.runs import CONFIG, Record
+from prproduct.lab.runs import CONFIG, HARMLESS, Record
 
 PHASES = {"xe": "cross-entropy", "rl": "REINFORCE"}
 _OF_AN_EPOCH = ("epoch", "step", "train_loss", "validation_loss", "validation_cider", "time")

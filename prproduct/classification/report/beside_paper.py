@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from prproduct.classification import paper
 from prproduct.classification.recipes import recipe
 from prproduct.classification.report.comparison import Group
-from prproduct.lab.names import display
 from prproduct.lab.report.content import (
     Block,
     Code,
@@ -16,6 +15,7 @@ from prproduct.lab.report.content import (
     Section,
     Table,
     Text,
+    display,
     number,
     plus_minus,
 )

@@ -10,11 +10,10 @@ from typing import Any
 
 from prproduct.classification.data.sources import SOURCES
 from prproduct.lab.errors import InputError
-from prproduct.lab.identity import HARMLESS
 from prproduct.lab.report import observations
 from prproduct.lab.report.observations import BASELINE, adjusted, by_product, ending, once, told_apart
 from prproduct.lab.report.statistics import PairedDifference, Sample, paired_difference
-from prproduct.lab.runs import CONFIG, Record
+from prproduct.lab.runs import CONFIG, HARMLESS, Record
 
 MEASURES = {"last": "last epoch", "selected": "selected epoch"}
 _OF_AN_EPOCH = ("epoch", "train_loss", "train_error", "test_loss", "test_error", "time")

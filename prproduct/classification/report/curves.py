@@ -6,8 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 from prproduct.classification.report.comparison import Group, Run
-from prproduct.lab.names import display
-from prproduct.lab.report.content import Block, Chart, Line, LinePanel, Paragraph, Section, number
+from prproduct.lab.report.content import Block, Chart, Line, LinePanel, Paragraph, Section, display, number, ordered
 from prproduct.lab.report.origin import angles_of
 from prproduct.lab.report.series import BAND, lines
 from prproduct.probe import AngleRecord
@@ -19,6 +18,8 @@ _CURVES = {
     "train_loss": ("training loss", 1.0),
 }
 NAMED = 12  # layers that have their names on an axis; more have numbers
+# Changes over training that are told in words: where the axis fits the values, and where it is fixed.
+FLAT, FLAT_IN_LIMITS = 0.005, 0.03
 PANELS = 12  # of layers; a deeper network shows so many, evenly spread, and all of them by depth
 
 
@@ -106,14 +107,9 @@ def _charts(
     known = [layer for layer in layers if layer in values]
     if not known:
         return [Paragraph("No run recorded it.")]
-    constant = {layer: level for layer in known if (level := _constant(values[layer])) is not None}
-    told = [
-        Paragraph(
-            f"Constant over training under all products and seeds: {title} {number(value)} in "
-            f"{_listed([layer for layer in known if constant.get(layer) == value])}."
-        )
-        for value in dict.fromkeys(constant.values())
-    ]
+    flat = FLAT if limits is None else FLAT_IN_LIMITS
+    constant = [layer for layer in known if _is_flat(values[layer], flat)]
+    told = [Paragraph(_constants(title, constant, values))] if constant else []
     varying = [layer for layer in known if layer not in constant]
     if not varying:
         return [Paragraph(caption), *told]
@@ -131,10 +127,25 @@ def _charts(
     return [*blocks, *told]
 
 
-def _constant(values: Mapping[str, Mapping[int, Mapping[float, float]]]) -> float | None:
-    """The value that a layer has under all products, seeds and steps, to two decimals, if it has one."""
-    found = [value for seeds in values.values() for steps in seeds.values() for value in steps.values()]
-    return round(found[0], 2) if max(found) - min(found) < 0.005 else None
+def _is_flat(values: Mapping[str, Mapping[int, Mapping[float, float]]], flat: float) -> bool:
+    """Whether a layer's value hardly changes over training, under each product."""
+    every = ([value for steps in seeds.values() for value in steps.values()] for seeds in values.values())
+    return all(max(own) - min(own) < flat for own in every)
+
+
+def _constants(
+    title: str, layers: Sequence[str], values: Mapping[str, Mapping[str, Mapping[int, Mapping[float, float]]]]
+) -> str:
+    """The values of layers in which they hardly change, under each product."""
+    found: dict[str, list[float]] = {}
+    for layer in layers:
+        for product, seeds in values[layer].items():
+            found.setdefault(product, []).extend(value for steps in seeds.values() for value in steps.values())
+    parts = []
+    for product in ordered(found):
+        low, high = number(min(found[product])), number(max(found[product]))
+        parts.append(f"{display(product)} {low if low == high else f'{low} to {high}'}")
+    return f"Constant over training in {_listed(layers)}: {title} {', '.join(parts)}."
 
 
 def _listed(layers: Sequence[str]) -> str:

@@ -6,7 +6,6 @@ import statistics
 from collections.abc import Iterator, Sequence
 
 from prproduct.classification.report.comparison import MEASURES, Comparison, Group, Run
-from prproduct.lab.names import display
 from prproduct.lab.report.content import (
     Block,
     Chart,
@@ -16,6 +15,7 @@ from prproduct.lab.report.content import (
     Section,
     Table,
     Text,
+    display,
     number,
     p_text,
     plus_minus,

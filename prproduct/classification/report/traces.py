@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from prproduct.classification.report.comparison import Group, Run
-from prproduct.lab.names import display
-from prproduct.lab.report.content import Block, Code, Paragraph, Section, Table, Text, number, seconds_text
+from prproduct.lab.report.content import Block, Code, Paragraph, Section, Table, Text, display, number, seconds_text
 from prproduct.lab.report.observations import placed
 from prproduct.lab.report.origin import COLUMNS, OPENING, origin, written
 

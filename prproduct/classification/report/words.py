@@ -5,9 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from prproduct.classification.report.comparison import Comparison, Group
-from prproduct.lab.names import display, ordered
 from prproduct.lab.report import observations
-from prproduct.lab.report.content import Block, Bullets, Paragraph, Section, Strong, Text, number, p_text
+from prproduct.lab.report.content import (
+    Block,
+    Bullets,
+    Paragraph,
+    Section,
+    Strong,
+    Text,
+    display,
+    number,
+    ordered,
+    p_text,
+)
 from prproduct.lab.report.observations import BASELINE, NBSP, left_out
 from prproduct.lab.report.statistics import SIGNIFICANCE, PairedDifference, Sample, detectable_difference
 

@@ -19,8 +19,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from prproduct.lab.names import display as display  # captioning.report has it from here
 from prproduct.lab.report.content import Chart, IntervalPanel, LinePanel, Panel
+from prproduct.lab.report.content import display as display  # captioning.report has it from here
 
 
 class Colour(NamedTuple):

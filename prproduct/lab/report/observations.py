@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from prproduct.lab.errors import InputError
-from prproduct.lab.names import ORDER, ordered
-from prproduct.lab.report.content import Block, Paragraph, number
+from prproduct.lab.report.content import ORDER, Block, Paragraph, number, ordered
 from prproduct.lab.report.statistics import SIGNIFICANCE, PairedDifference, holm
 from prproduct.lab.runs import METRICS, Record
 
