@@ -72,6 +72,8 @@ class Hardware:
         except (MisconfigurationException, RuntimeError, ValueError) as error:
             raise InputError(f"{self}: cannot be had here ({str(error).splitlines()[0]})") from None
         fabric.launch()
+        if self.threads is not None:  # Fabric divides the cores among the processes that it launches
+            torch.set_num_threads(self.threads)
         return fabric
 
 
