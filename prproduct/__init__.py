@@ -6,9 +6,16 @@
 >>> model = pr.convert(torch.nn.Sequential(torch.nn.Linear(784, 256), torch.nn.ReLU(), torch.nn.Linear(256, 10)))
 """
 
-from prproduct import functional, nn, products, reference
-from prproduct.conversion import Check, Report, check, convert, register, report, revert
-from prproduct.probe import AngleProbe
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from prproduct import functional, nn, products, reference
+    from prproduct.conversion.check import Check, check
+    from prproduct.conversion.convert import convert, revert
+    from prproduct.conversion.registry import register
+    from prproduct.conversion.report import Report, report
+    from prproduct.probe import AngleProbe
 
 __all__ = [
     "AngleProbe",
@@ -25,3 +32,21 @@ __all__ = [
     "revert",
 ]
 __version__ = "0.1.0"
+
+_MODULES = {"functional", "nn", "products", "reference"}
+_PLACES = {"AngleProbe": "prproduct.probe"}  # of a name; all others are in prproduct.conversion
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name when it is first used, so that `prproduct --help` does not wait for torch."""
+    if name in _MODULES:
+        return importlib.import_module(f"prproduct.{name}")
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(_PLACES.get(name, "prproduct.conversion")), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -15,7 +15,7 @@ from prproduct.lab.report import files
 from prproduct.lab.report.content import Section
 from prproduct.lab.runs import Record
 
-# The module of each task has TITLE, and `sections(records)`; only those that are asked for are loaded.
+# The module of each task has TITLE, `check(record)`, and `sections(records)`; only those that are asked for are loaded.
 TASKS = {"classifier": "prproduct.classification.report", "captioner": "prproduct.captioning.report"}
 
 
@@ -31,23 +31,35 @@ def report(
 ) -> None:
     """Tables, statistics, curves and angles of runs, on one page that needs nothing else."""
     target = files.check_target(target)
-    records = files.find(places)
+    found, broken = files.find_all(places)
+    if pictures is not None and all(record.config["task"] != "captioner" for record in found):
+        raise InputError("pictures are shown with captions, and no run is of a captioner; leave out --pictures")
+    records, refused = files.readable(found, check)
+    broken += refused
+    if not records:
+        raise InputError(broken[0])
     title, sections = content(records, pictures)
-    files.write(title, files.lead(records), sections, target)
-    typer.echo(f"{target}: {files.lead(records)}")
+    lead = files.lead(records, broken)
+    files.write(title, lead, [sections[0], *files.unreadable(broken), *sections[1:]], target)
+    typer.echo(f"{target}: {lead}")
+    for line in broken:
+        typer.echo(f"prproduct: {line}", err=True)
+
+
+def check(record: Record) -> None:
+    """Refuse a run whose files do not hold what the report of its task reads."""
+    task = record.config["task"]
+    if not isinstance(task, str) or task not in TASKS:
+        raise InputError(f"{record.folder}: its task is {task!r}; there are reports for {', '.join(TASKS)}")
+    importlib.import_module(TASKS[task]).check(record)
 
 
 def content(records: Sequence[Record], pictures: Path | None = None) -> tuple[str, list[Section]]:
     """The title and the sections of a report; with several tasks their names stand before the headings."""
     by_task: dict[str, list[Record]] = {}
     for record in records:
-        task = record.config["task"]
-        if task not in TASKS:
-            raise InputError(f"{record.folder}: its task is {task!r}; there are reports for {', '.join(TASKS)}")
-        by_task.setdefault(task, []).append(record)
+        by_task.setdefault(record.config["task"], []).append(record)
     modules = {task: importlib.import_module(TASKS[task]) for task in by_task}
-    if pictures is not None and "captioner" not in by_task:
-        raise InputError("pictures are shown with captions, and no run is of a captioner; leave out --pictures")
     options = {"captioner": {"pictures": pictures}} if pictures else {}
     by_part = {task: modules[task].sections(own, **options.get(task, {})) for task, own in by_task.items()}
     if len(by_task) == 1:

@@ -1,5 +1,6 @@
 """The command line: what it lists, what it loads, and how it fails."""
 
+import subprocess
 import sys
 
 import pytest
@@ -86,3 +87,21 @@ def test_every_command_of_the_table_is_where_it_says_and_documented():
     for command in cli.COMMANDS:
         assert cli._load(command.place).__doc__, command.words
         assert status_of(*command.words.split(), "--help") == 0
+
+
+def test_the_list_of_commands_does_not_wait_for_torch():
+    code = (
+        "import sys; from prproduct import cli\n"
+        "try:\n    cli.main(['--help'])\nexcept SystemExit:\n    pass\n"
+        "print(sorted({'torch', 'numpy', 'rich', 'matplotlib'} & set(sys.modules)))"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.splitlines()[-1] == "[]"
+
+
+def test_help_fits_a_terminal_of_80_columns_and_leaves_room_for_words(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert status_of("train", "classifier", "--help") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert len(lines) < 80  # columns of three words each would take twice as many

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from prproduct.captioning.configuration import CaptionerConfig
-from prproduct.captioning.material import WORLD, material_of
-from prproduct.captioning.training import train
+from prproduct.captioning.material import WORLD, material_of, places_of
+from prproduct.captioning.training import config_of, train
 from prproduct.lab.hardware import Hardware
-from prproduct.lab.options import takes_options_of
+from prproduct.lab.options import (
+    CheckpointMinutes,
+    Quiet,
+    Restart,
+    Resume,
+    TensorBoard,
+    stored_in,
+    takes_options_of,
+)
 from prproduct.lab.progress import Silent, Terminal
+from prproduct.lab.runs import Record
 
 CaptionsOption = Annotated[
     str, typer.Option("--captions", help="a folder of `prproduct data captions`, or world: the small embedded one")
@@ -22,7 +33,23 @@ FeaturesOption = Annotated[
 ]
 
 
-@takes_options_of(CaptionerConfig, Hardware)
+def _folder(values: Mapping[str, Any]) -> Path:
+    product = (values["product"] or "same" if values["start"] else values["product"] or "pr").replace(":", "")
+    return Path(values["run"] or Path("runs") / f"captioner-{product}-{values['phase']}-{values['seed']}")
+
+
+def _stored(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {**stored_in(_folder(values), values, _options), "run": _folder(values)}
+
+
+def _options(record: Record) -> dict[str, Any]:
+    config = config_of(record)
+    start = record.config.get("start")
+    own = {field.name: getattr(config, field.name) for field in fields(config)}
+    return {**own, **({"start_from": start["from"]} if isinstance(start, dict) and "from" in start else {})}
+
+
+@takes_options_of(CaptionerConfig, Hardware, stored=_stored)
 def captioner(
     config: CaptionerConfig,
     hardware: Hardware,
@@ -33,21 +60,23 @@ def captioner(
     run: Annotated[
         Path | None, typer.Option("--run-dir", "--run", help="the run's folder; runs/captioner-… if not given")
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="go on where the run was stopped")] = False,
-    checkpoint_minutes: Annotated[float, typer.Option(help="between checkpoints inside of an epoch")] = 10.0,
-    tensorboard: Annotated[bool, typer.Option(help="write events for TensorBoard")] = True,
-    quiet: Annotated[bool, typer.Option("--quiet", help="show no progress")] = False,
+    resume: Resume = False,
+    restart: Restart = False,
+    checkpoint_minutes: CheckpointMinutes = 10.0,
+    tensorboard: TensorBoard = True,
+    quiet: Quiet = False,
 ) -> None:
     """Train a captioner under a product."""
-    product = (config.product or "same" if start else config.product or "pr").replace(":", "")
-    folder = run or Path("runs") / f"captioner-{product}-{config.phase}-{config.seed}"
+    assert run is not None, "_stored gives it"
     train(
         config,
-        folder,
-        material_of(captions, source),
+        run,
+        material_of(captions, source and Path(source)),
+        places=places_of(captions, source and Path(source)),
         start=start,
         start_from=start_from,
         resume=resume,
+        restart=restart,
         hardware=hardware,
         checkpoint_minutes=checkpoint_minutes,
         tensorboard=tensorboard,

@@ -10,6 +10,7 @@ from prproduct.captioning.model import Captioner
 from prproduct.conversion import convert
 from prproduct.lab.errors import InputError
 from prproduct.lab.hardware import PRECISIONS
+from prproduct.lab.keyed import check_seed
 from prproduct.products import resolve
 
 PHASES = ("xe", "rl")
@@ -63,6 +64,8 @@ class CaptionerConfig:
     samples: int = _is(5, "candidates of each image in a step of rl")
     beams: int = _is(1, "of the search for the validation captions that choose an epoch")
     precision: str = _is("32", ", ".join(PRECISIONS))
+    limit_train: int | None = _is(None, "train on the first so many training images only, for a first look")
+    max_steps: int | None = _is(None, "end after so many steps, in the middle of an epoch too")
     angles: int = _is(0, "record the angles every so many steps; 0: never")
     log_every: int = _is(50, "steps between the records of a step")
 
@@ -87,6 +90,7 @@ class CaptionerConfig:
             raise InputError(f"learning_rate is {self.learning_rate}, it must be a number above 0")
         if self.phase == "rl" and self.baseline == "others" and self.samples < 2:
             raise InputError("the baseline 'others' needs at least 2 samples of each image")
+        check_seed(self.seed)
         if self.product is not None:
             try:
                 resolve(self.product)
@@ -132,7 +136,7 @@ class CaptionerConfig:
 
 
 _LEAST: dict[str, float] = {
-    **dict.fromkeys(("seed", "clip_value", "angles"), 0),
+    **dict.fromkeys(("clip_value", "angles"), 0),
     **dict.fromkeys(("hidden", "embedding", "attention", "epochs", "batch_size", "captions_per_image"), 1),
-    **dict.fromkeys(("feedback_every", "samples", "beams", "log_every"), 1),
+    **dict.fromkeys(("feedback_every", "samples", "beams", "log_every", "limit_train", "max_steps"), 1),
 }

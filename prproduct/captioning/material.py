@@ -12,6 +12,11 @@ from prproduct.lab.errors import InputError
 WORLD = "world"
 
 
+def places_of(captions: str, source: Path | None) -> dict[str, Path | str | None]:
+    """The same by the names of the command's options, for the run's folder."""
+    return {"captions": captions if captions == WORLD else Path(captions), "source": source}
+
+
 def material_of(captions: str, source: Path | None) -> Material:
     """A folder of `prproduct data captions` with features in any layout; or "world", the small embedded one.
 

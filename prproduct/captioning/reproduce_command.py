@@ -21,6 +21,7 @@ from prproduct.captioning.results import write_results
 from prproduct.captioning.studies import PHASES, Choice, jobs
 from prproduct.captioning.world import World, is_true
 from prproduct.lab import runs
+from prproduct.lab.files import check_writable
 from prproduct.lab.options import takes_options_of
 from prproduct.lab.sweep import Plan, sweep
 from prproduct.lab.sweep.progress import Silent, Terminal, exit_if_unfinished
@@ -46,6 +47,8 @@ def captions(
     quiet: Annotated[bool, typer.Option("--quiet", help="show no progress")] = False,
 ) -> None:
     """The paper's Table 2: captioners under P, R and PR, by cross-entropy and then REINFORCE on CIDEr."""
+    check_writable(output)
+    plan.check(address)
     material = material_of(captions, source)  # what is wrong with it is said here, once
     if pictures is not None:
         list_all([pictures])
@@ -57,7 +60,7 @@ def captions(
     results = sweep(wanted, workers, retries=plan.retries, progress=progress)
     folders = [result.job.folder.parent / phase for result in results if result.finished for phase in PHASES]
     console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, disable=quiet or not console.is_terminal) as bar:
         images = len(material.captions.of("test"))
         for folder in folders:
@@ -66,7 +69,7 @@ def captions(
     if folders:
         Console().print(_table(folders))
         report.write(folders, output / "report.html", pictures)
-        Console().print(f"the page: {output / 'report.html'}", highlight=False, soft_wrap=True)
+        Console().print(f"the page: {output / 'report.html'}", highlight=False, markup=False, soft_wrap=True)
     exit_if_unfinished(results)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from prproduct.captioning.configuration import CaptionerConfig
-from prproduct.captioning.material import material_of
+from prproduct.captioning.material import material_of, places_of
 from prproduct.captioning.training import train
 from prproduct.lab.errors import InputError
 from prproduct.lab.sweep import Job
@@ -117,5 +117,7 @@ def jobs(choice: Choice, output: Path, captions: str, source: Path | None) -> li
 def train_both(xe: CaptionerConfig, rl: CaptionerConfig, output: Path, captions: str, source: Path | None) -> None:
     """Cross-entropy, then REINFORCE from its last epoch; what is finished stays as it is."""
     material = material_of(captions, source)
-    first = train(xe, folder_of(output, xe), material, resume=True)
-    train(replace(rl, product=xe.product), folder_of(output, rl), material, start=first, resume=True)
+    places = places_of(captions, source)
+    first = train(xe, folder_of(output, xe), material, places=places, resume=True)
+    rl = replace(rl, product=xe.product)
+    train(rl, folder_of(output, rl), material, places=places, start=first, resume=True)

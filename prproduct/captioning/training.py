@@ -10,7 +10,7 @@ import copy
 import hashlib
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,9 +36,10 @@ from prproduct.captioning.model import Captioner
 from prproduct.lab import checkpoints, runs
 from prproduct.lab.engine import Settings
 from prproduct.lab.errors import InputError
-from prproduct.lab.files import replace_durably, writing
-from prproduct.lab.hardware import Hardware, gathered, summed
+from prproduct.lab.files import check_writable, replace_durably, writing
+from prproduct.lab.hardware import Hardware, gathered, is_first_process, summed
 from prproduct.lab.progress import Silent
+from prproduct.lab.report.content import display
 from prproduct.lab.session import train_task
 
 CHOICES = ("last", "best")
@@ -90,8 +91,14 @@ class Captioning:
         self.model: nn.Module = self.captioner.to(fabric.device)
         epochs, batch_size = config.epochs or 1, config.batch_size or 1  # given, in a resolved configuration
         self.optimizer: Optimizer = Adam(self.model.parameters(), lr=config.rate(0.0), betas=(0.9, 0.999))
+        self._train = self.captions.of("train")[: config.limit_train]
+        phase = {"xe": "cross-entropy", "rl": "REINFORCE"}[config.phase]
+        self.title = (
+            f"captioner with the product {display(str(config.product))}, {phase}, {len(self._train):,} training "
+            f"images, seed {config.seed}"
+        )
         self._batches = CaptionBatches(
-            self.captions.of("train"),
+            self._train,
             self.features,
             batch_size=batch_size,
             captions=config.captions_per_image if config.phase == "xe" else config.samples,
@@ -108,7 +115,7 @@ class Captioning:
         self._references = [tokenize_all(image.references) for image in self._validation]
 
     def batches(self, epoch: int, start_step: int) -> Iterable[CaptionBatch]:
-        """As the engine asks for them."""
+        """Batches of `epoch` for this process, starting at `start_step`."""
         self._feedback = self.config.feedback(epoch)
         return (self._on_device(batch) for batch in self._batches.epoch(epoch, start_step))
 
@@ -169,7 +176,7 @@ class Reinforcement(Captioning):
 
     def __init__(self, config: CaptionerConfig, material: Material, fabric: Fabric, start: Start) -> None:
         super().__init__(config, material, fabric, start)
-        train = [image.captions for image in self.captions.of("train")]
+        train = [image.captions for image in self._train]
         self._reward = CiderReward.of(PackedCaptions.pack(train), self.captions.frequencies)
         shared = [*self.model.parameters(), *self.model.buffers()]
         # The same weights without the probe's hooks: angles are those of what is differentiated.
@@ -229,6 +236,8 @@ def train(
     start: str | Path | None = None,
     start_from: str = "last",
     resume: bool = False,
+    restart: bool = False,
+    places: Mapping[str, Path | str | None] | None = None,
     hardware: Hardware | None = None,
     checkpoint_minutes: float = 10.0,
     tensorboard: bool = True,
@@ -236,8 +245,12 @@ def train(
 ) -> Path:
     """Train, and give back the run's folder. With `resume` go on from its last checkpoint, if it is not finished.
 
-    REINFORCE needs `start`, a finished run of cross-entropy, and takes the weights of its last epoch or of its best.
+    With `restart` what the folder holds of this run is removed, and it is trained from the start. `places` are the
+    paths of the material by the names of the command's options, for a later `--resume`. REINFORCE needs `start`, a
+    finished run of cross-entropy, and takes the weights of its last epoch or of its best.
     """
+    if is_first_process():
+        check_writable(Path(folder))
     if (config.phase == "rl") != (start is not None):
         what = "needs a run of cross-entropy to start from" if config.phase == "rl" else "starts from no other run"
         raise InputError(f"phase {config.phase} {what}: --start")
@@ -256,6 +269,7 @@ def train(
 
     settings = Settings(
         clip_value=config.clip_value,
+        max_steps=config.max_steps,
         angles=config.angles,
         log_every=config.log_every,
         checkpoint_minutes=checkpoint_minutes,
@@ -267,6 +281,8 @@ def train(
         identity,
         settings,
         resume=resume,
+        restart=restart,
+        places={**(places or {}), "start": None if start is None else Path(start)},
         hardware=hardware,
         precision=config.precision,
         progress=progress,
@@ -278,8 +294,12 @@ def config_of(record: runs.Record) -> CaptionerConfig:
     """The configuration that a run was made with."""
     if record.config.get("task") != "captioner":
         raise InputError(f"{record.folder}: is a run of a {record.config.get('task')}, not of a captioner")
-    own = record.config["config"]
-    return CaptionerConfig(**{f.name: own[f.name] for f in fields(CaptionerConfig)})
+    try:
+        own = record.config["config"]
+        return CaptionerConfig(**{f.name: own[f.name] for f in fields(CaptionerConfig) if f.name in own})
+    except (KeyError, TypeError, ValueError) as error:
+        path = record.folder / runs.CONFIG
+        raise InputError(f"{path}: is not the configuration of a captioner's run ({error})") from None
 
 
 def read_start(folder: str | Path, which: str, material: Material) -> Start:
@@ -294,7 +314,7 @@ def read_start(folder: str | Path, which: str, material: Material) -> Start:
     check_fits(record, material)
     end = record.of("end")[0]
     step = end["last" if which == "last" else "selected"]["step"]
-    kept = checkpoints.load(Path(folder) / runs.CHECKPOINTS, step)
+    kept = checkpoints.load(Path(folder) / runs.CHECKPOINTS, step, record.identity)
     identity = {"config": record.config["config"], "from": which, "step": step, "weights": _digest(kept.model)}
     return Start(record, config, kept.model, identity)
 
@@ -335,10 +355,10 @@ def load_captioner(folder: str | Path, which: str = "best") -> Captioner:
     steps = checkpoints.steps(place)
     if not steps:
         raise InputError(f"{place}: there is no checkpoint yet")
-    kept = checkpoints.load(place, steps[-1])
+    kept = checkpoints.load(place, steps[-1], record.identity)
     chosen = kept.state["position"]["best"]
     if which == "best" and chosen is not None and chosen["step"] != steps[-1]:
-        kept = checkpoints.load(place, chosen["step"])
+        kept = checkpoints.load(place, chosen["step"], record.identity)
     model = config.build(data["words"], data["width"])
     model.load_state_dict(kept.model)
     return model.eval()
@@ -354,7 +374,5 @@ def _digest(weights: dict[str, Tensor]) -> str:
 def _summary(folder: str | Path) -> str:
     end = runs.read(folder).of("end")[0]
     last, best = end["last"]["validation_cider"], end["selected"]
-    chosen = f", best {best['validation_cider']:.3f} behind epoch {best['epoch'] + 1}" if best else ""
-    return (
-        f"{folder}: finished, validation CIDEr {math.nan if last is None else last:.3f} behind the last epoch{chosen}"
-    )
+    chosen = f", best {best['validation_cider']:.3f} after epoch {best['epoch'] + 1}" if best else ""
+    return f"{folder}: finished, validation CIDEr {math.nan if last is None else last:.3f} after the last epoch{chosen}"

@@ -2,43 +2,70 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from prproduct.classification.data.progress import download_bars
-from prproduct.classification.training import ClassifierConfig, train
+from prproduct.classification.training import ClassifierConfig, config_of, train
 from prproduct.lab.hardware import Hardware
-from prproduct.lab.options import takes_options_of
+from prproduct.lab.options import (
+    CheckpointMinutes,
+    Quiet,
+    Restart,
+    Resume,
+    TensorBoard,
+    stored_in,
+    takes_options_of,
+)
 from prproduct.lab.progress import Silent, Terminal
+from prproduct.lab.runs import Record
 
 # torchrun takes --run for an abbreviation of an option of its own, hence the longer name.
 Folder = Annotated[
-    Path | None, typer.Option("--run-dir", "--run", help="the run's folder; runs/DATA-ARCH-PRODUCT-SEED if not given")
+    Path | None,
+    typer.Option("--run-dir", "--run", help="the run's folder; runs/DATA-ARCH-PRODUCT-SEED if not given"),
 ]
 
 
-@takes_options_of(ClassifierConfig, Hardware)
+def _folder(values: Mapping[str, Any]) -> Path:
+    parts = (values["data"], values["arch"], values["product"].replace(":", ""), values["seed"])
+    return Path(values["run"] or Path("runs") / "-".join(map(str, parts)))
+
+
+def _stored(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {**stored_in(_folder(values), values, _options), "run": _folder(values)}
+
+
+def _options(record: Record) -> dict[str, Any]:
+    config = config_of(record)
+    return {field.name: getattr(config, field.name) for field in fields(config)}
+
+
+@takes_options_of(ClassifierConfig, Hardware, stored=_stored)
 def classifier(
     config: ClassifierConfig,
     hardware: Hardware,
     run: Folder = None,
-    resume: Annotated[bool, typer.Option("--resume", help="go on where the run was stopped")] = False,
+    resume: Resume = False,
+    restart: Restart = False,
     data_dir: Annotated[Path | None, typer.Option(help="the folder that holds data sets", show_default=False)] = None,
-    checkpoint_minutes: Annotated[float, typer.Option(help="between checkpoints inside of an epoch")] = 10.0,
-    tensorboard: Annotated[bool, typer.Option(help="write events for TensorBoard")] = True,
-    quiet: Annotated[bool, typer.Option("--quiet", help="show no progress")] = False,
+    checkpoint_minutes: CheckpointMinutes = 10.0,
+    tensorboard: TensorBoard = True,
+    quiet: Quiet = False,
 ) -> None:
     """Train an image classifier under a product."""
-    name = "-".join(str(part) for part in (config.data, config.arch, config.product.replace(":", ""), config.seed))
-    folder = run or Path("runs") / name
+    assert run is not None, "_stored gives it"
     progress = Silent() if quiet else Terminal("images")
     with download_bars() as report:
         train(
             config,
-            folder,
+            run,
             resume=resume,
+            restart=restart,
             hardware=hardware,
             data_dir=data_dir,
             checkpoint_minutes=checkpoint_minutes,

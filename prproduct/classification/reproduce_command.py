@@ -15,6 +15,7 @@ from prproduct.classification.reproduce import jobs
 from prproduct.classification.studies import Choice, configs
 from prproduct.classification.summary import CAPTION, tables
 from prproduct.lab import runs
+from prproduct.lab.files import check_writable
 from prproduct.lab.options import takes_options_of
 from prproduct.lab.sweep import Plan, Result, sweep
 from prproduct.lab.sweep.progress import Silent, Terminal, exit_if_unfinished
@@ -65,6 +66,8 @@ def _reproduce(
     accelerator: str,
     quiet: bool,
 ) -> None:
+    check_writable(output)
+    plan.check(address)
     with download_bars() as report:
         wanted = jobs(
             configs(study, choice, data_dir), output, accelerator=accelerator, data_dir=data_dir, report=report
@@ -83,5 +86,6 @@ def _tell(results: Sequence[Result], output: Path) -> None:
     if finished:
         console.print(*tables(runs.read(folder) for folder in finished), CAPTION, "", highlight=False, sep="\n")
         write(finished, output / "report.html")
-        console.print(f"the page with curves and angles: {output / 'report.html'}", highlight=False, soft_wrap=True)
+        page = f"the page with curves and angles: {output / 'report.html'}"
+        console.print(page, highlight=False, markup=False, soft_wrap=True)
     exit_if_unfinished(results)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from rich import box
 from rich.table import Table
 
+from prproduct.lab.report.content import display, number, ordered
 from prproduct.lab.report.statistics import PairedDifference, Sample, paired_difference
 from prproduct.lab.runs import Record
 
@@ -32,13 +33,14 @@ def _table(title: str, products: Mapping[str, Sequence[Record]]) -> Table:
     for name in ("n", "last epoch", "selected", "last − P", "selected − P"):
         shown.add_column(name, justify="right", no_wrap=True)
     baseline = [errors_by_seed(products.get("p", ()), which) for which in _WHICH]
-    for name, records in products.items():
+    for name in ordered(products):
+        records = products[name]
         errors = [errors_by_seed(records, which) for which in _WHICH]
         cells = [mean_and_deviation(Sample.of(list(own.values())) if own else None) for own in errors]
         if name != "p":
             pairs = zip(errors, baseline, strict=True)
             cells += [mean_and_deviation(paired_difference(own, other), sign="+") for own, other in pairs]
-        shown.add_row(name, str(len(records)), *cells)
+        shown.add_row(display(name), str(len(records)), *cells)
     return shown
 
 
@@ -52,9 +54,9 @@ def mean_and_deviation(sample: Sample | PairedDifference | None, sign: str = "")
     """Mean ± standard deviation; a single value has none.
 
     >>> mean_and_deviation(Sample.of([1.0, 3.0])), mean_and_deviation(Sample.of([-0.25]), sign="+")
-    ('2.00 ± 1.41', '-0.25')
+    ('2.00 ± 1.41', '−0.25')
     """
     if sample is None:
         return ""
-    deviation = f" ± {sample.std:.2f}" if sample.std is not None else ""
-    return f"{sample.mean:{sign}.2f}{deviation}"
+    deviation = f" ± {number(sample.std)}" if sample.std is not None else ""
+    return f"{number(sample.mean, sign=bool(sign))}{deviation}"

@@ -24,8 +24,11 @@ from prproduct.conversion import convert
 from prproduct.lab import checkpoints, runs
 from prproduct.lab.engine import Settings
 from prproduct.lab.errors import InputError
-from prproduct.lab.hardware import PRECISIONS, Hardware, summed
+from prproduct.lab.files import check_writable
+from prproduct.lab.hardware import PRECISIONS, Hardware, is_first_process, summed
+from prproduct.lab.keyed import check_seed
 from prproduct.lab.progress import Silent
+from prproduct.lab.report.content import display
 from prproduct.lab.session import train_task
 from prproduct.products import resolve
 
@@ -56,7 +59,7 @@ no-direction-w, pr-w (tempered:0.5 sets its power), or pass a Product
     learning_rate: float | None = _is(None, "before the milestones")
     momentum: float | None = _is(None, "of SGD")
     weight_decay: float | None = _is(None, "of all weights")
-    milestones: tuple[int, ...] | None = _is(None, "an epoch, from 0, at which the rate falls; may be given often")
+    milestones: tuple[int, ...] | None = _is(None, "after so many epochs the rate falls; may be given several times")
     augment: bool | None = _is(None, "random crops and flips")
     protocol: str = _is("validation", "validation holds out a tenth to choose an epoch by; paper trains on all")
     normalisation: str = _is("true", "by CIFAR's true deviation, or by the widespread one")
@@ -64,6 +67,8 @@ no-direction-w, pr-w (tempered:0.5 sets its power), or pass a Product
     precision: str = _is("32", ", ".join(PRECISIONS))
     compile: bool = _is(False, "with torch.compile")
     channels_last: bool = _is(False, "images and weights in this layout")
+    limit_train: int | None = _is(None, "train on the first so many training images only, for a first look")
+    max_steps: int | None = _is(None, "end after so many steps, in the middle of an epoch too")
     angles: int = _is(0, "record the angles every so many steps; 0: never")
     log_every: int = _is(50, "steps between the records of a step")
 
@@ -75,9 +80,10 @@ no-direction-w, pr-w (tempered:0.5 sets its power), or pass a Product
         ):
             if getattr(self, name) not in known:
                 raise InputError(f"{name} {getattr(self, name)!r} is not known; there are {', '.join(known)}")
-        for name, least in (("seed", 0), ("clip_norm", 0), ("angles", 0), ("log_every", 1)):
-            if not getattr(self, name) >= least:
-                raise InputError(f"{name} is {getattr(self, name)}, it must be at least {least}")
+        for name, least in (("clip_norm", 0), ("angles", 0), ("log_every", 1), ("limit_train", 1), ("max_steps", 1)):
+            if (value := getattr(self, name)) is not None and not value >= least:
+                raise InputError(f"{name} is {value}, it must be at least {least}")
+        check_seed(self.seed)
         try:
             resolve(self.product)
         except ValueError as error:
@@ -118,10 +124,15 @@ class Classification:
         self.model = model.to(fabric.device, memory_format=self._layout)  # type: ignore[call-overload]
         self.optimizer = _optimizer(self.recipe, self.model)
         parts = split(dataset, config.protocol)
+        train = parts.train if config.limit_train is None else parts.train[: min(config.limit_train, len(parts.train))]
+        self.title = (
+            f"{config.arch} with the product {display(config.product)} on {config.data}, {len(train):,} training "
+            f"images, seed {config.seed}"
+        )
         share: dict[str, Any] = {"rank": fabric.global_rank, "world_size": fabric.world_size}
         self._batches = TrainingBatches(
             dataset,
-            parts.train,
+            train,
             batch_size=self.recipe.batch_size,
             seed=config.seed,
             augment=self.recipe.augment,
@@ -137,7 +148,7 @@ class Classification:
         self._fabric = fabric
 
     def batches(self, epoch: int, start_step: int) -> Iterable[Batch]:
-        """As the engine asks for them."""
+        """Batches of `epoch` for this process, starting at `start_step`."""
         return self._batches.epoch(epoch, start_step)
 
     def learning_rate(self, epoch: int, step: int) -> float:
@@ -171,6 +182,7 @@ def train(
     folder: str | Path,
     *,
     resume: bool = False,
+    restart: bool = False,
     hardware: Hardware | None = None,
     data_dir: str | Path | None = None,
     checkpoint_minutes: float = 10.0,
@@ -180,12 +192,16 @@ def train(
 ) -> Path:
     """Train, and give back the run's folder. With `resume` go on from its last checkpoint, if it is not finished.
 
-    With several devices, or under `torchrun`, every process calls it; the first one writes.
+    With `restart` what the folder holds of this run is removed, and it is trained from the start. With several devices,
+    or under `torchrun`, every process calls it; the first one writes.
     """
+    if is_first_process():
+        check_writable(Path(folder))
     dataset = load(config.data, data_dir, normalisation=config.normalisation, report=report)
     settings = Settings(
         compile=config.compile,
         clip_norm=config.clip_norm,
+        max_steps=config.max_steps,
         angles=config.angles,
         log_every=config.log_every,
         checkpoint_minutes=checkpoint_minutes,
@@ -197,6 +213,8 @@ def train(
         config.identity(dataset),
         settings,
         resume=resume,
+        restart=restart,
+        places={"data_dir": Path(data_dir) if data_dir else None},
         hardware=hardware,
         precision=config.precision,
         progress=progress,
@@ -206,24 +224,32 @@ def train(
 
 def config_of(record: runs.Record) -> ClassifierConfig:
     """The configuration that a run was made with, with everything its recipe gave."""
-    own = dict(record.config["config"])
-    given = {name: value for name, value in own.pop("recipe").items() if name in ClassifierConfig.__dataclass_fields__}
-    return ClassifierConfig(**own, **{**given, "milestones": tuple(given["milestones"])})
+    path = record.folder / runs.CONFIG
+    try:
+        if record.config["task"] != "classifier":
+            raise InputError(f"it is a run of a {record.config['task']}")
+        own = dict(record.config["config"])
+        known = ClassifierConfig.__dataclass_fields__
+        given = {name: value for name, value in own.pop("recipe").items() if name in known}
+        return ClassifierConfig(**own, **{**given, "milestones": tuple(given["milestones"])})
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InputError(f"{path}: is not the configuration of a classifier's run ({error})") from None
 
 
 def load_model(folder: str | Path, which: str = "last") -> nn.Module:
     """The network of a run, in eval mode: of its last checkpoint, or with "selected" of the epoch that was chosen."""
-    config = config_of(runs.read(folder))
+    record = runs.read(folder)
+    config = config_of(record)
     place = Path(folder) / runs.CHECKPOINTS
     steps = checkpoints.steps(place)
     if not steps:
         raise InputError(f"{place}: there is no checkpoint yet")
-    kept = checkpoints.load(place, steps[-1])
+    kept = checkpoints.load(place, steps[-1], record.identity)
     if which == "selected":
         best = kept.state["position"]["best"]
         if best is None:
             raise InputError(f"{folder}: no epoch was chosen, its protocol is {config.protocol!r}; take the last")
-        kept = checkpoints.load(place, best["step"])
+        kept = checkpoints.load(place, best["step"], record.identity)
     known = source(config.data)
     model = config.build(known.shape[0], known.shape[-1], known.classes)
     model.load_state_dict(kept.model)
@@ -233,9 +259,9 @@ def load_model(folder: str | Path, which: str = "last") -> nn.Module:
 def _summary(folder: str | Path) -> str:
     end = runs.read(folder).of("end")[0]
     last, chosen = end["last"], end["selected"]
-    line = f"{folder}: finished, test error {100 * last['test_error']:.2f} % behind the last epoch"
+    line = f"{folder}: finished, test error {100 * last['test_error']:.2f} % after the last epoch"
     if chosen:
-        line += f", {100 * chosen['test_error']:.2f} % behind epoch {chosen['epoch'] + 1}, chosen by validation"
+        line += f", {100 * chosen['test_error']:.2f} % after epoch {chosen['epoch'] + 1}, chosen by validation"
     return line
 
 

@@ -2,7 +2,7 @@
 
     checkpoints/step-00001200/model.safetensors       weights and buffers
                               optimizer.safetensors   the tensors of the optimizer's state
-                              state.json              everything else, and the sha256 of all three
+                              state.json              everything else, and the sizes and sha256 of all three
 
 A checkpoint is written under a name that begins with a dot, brought to the disk, and renamed; one that is thrown away
 is renamed before it is removed. So whatever has the name of a checkpoint is a whole one, unless somebody changed it,
@@ -27,10 +27,12 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from prproduct.lab.errors import InputError
-from prproduct.lab.files import as_json, read_json, sync_folder, write_durably, writing
+from prproduct.lab.files import as_json, check_file, read_bytes, read_json, sync_folder, write_durably, writing
+from prproduct.lab.runs import difference
 
 _MODEL, _OPTIMIZER, _STATE = "model.safetensors", "optimizer.safetensors", "state.json"
-_NAME = re.compile(r"step-(\d{8,})")
+_NAME = re.compile(r"step-(\d{8,15})")
+_LARGEST = 64 << 30  # bytes of a file of tensors
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +41,7 @@ class Checkpoint:
 
     model: dict[str, Tensor]
     optimizer: dict[str, Tensor]  # as `pack_optimizer` gives them
-    state: dict[str, Any]  # JSON: position, sums, the optimizer's numbers
+    state: dict[str, Any]  # JSON: position, sums, the optimizer's numbers; under "run" the identity of its run
 
 
 def save(folder: Path, step: int, checkpoint: Checkpoint, keep: Collection[int] = ()) -> Path:
@@ -55,7 +57,9 @@ def save(folder: Path, step: int, checkpoint: Checkpoint, keep: Collection[int] 
         for name, content in files.items():
             write_durably(temporary / name, content)
         sums = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
-        state = {"state": checkpoint.state, "sha256": {**sums, "state": _state_sum(checkpoint.state)}}
+        sizes = {name: len(content) for name, content in files.items()}
+        checked = {"bytes": sizes, "sha256": {**sums, "state": _state_sum(checkpoint.state)}}
+        state = {"state": checkpoint.state, **checked}
         write_durably(temporary / _STATE, as_json(state))
         sync_folder(temporary)
         temporary.rename(target)
@@ -76,14 +80,18 @@ def steps(folder: Path) -> list[int]:
     return sorted(int(match[1]) for name in names if (match := _NAME.fullmatch(name)))
 
 
-def load(folder: Path, step: int) -> Checkpoint:
-    """Read a checkpoint; one that is not as it was written is refused, and named."""
+def load(folder: Path, step: int, identity: Mapping[str, Any] | None = None) -> Checkpoint:
+    """Read a checkpoint; one that is not as it was written, or of another run than `identity`, is refused and named."""
     path = folder / f"step-{step:08d}"
-    whole = read_json(path / _STATE)
-    state, sums = whole.get("state"), whole.get("sha256")
-    if not isinstance(state, dict) or not isinstance(sums, dict) or sums.get("state") != _state_sum(state):
+    whole = read_json(path / _STATE, most=256 << 20)
+    state, sums, sizes = whole.get("state"), whole.get("sha256"), whole.get("bytes", {})
+    if not (isinstance(state, dict) and isinstance(sums, dict) and isinstance(sizes, dict)):
         raise _corrupt(path / _STATE)
-    return Checkpoint(_read(path / _MODEL, sums), _read(path / _OPTIMIZER, sums), state)
+    if sums.get("state") != _state_sum(state):
+        raise _corrupt(path / _STATE)
+    if identity is not None and "run" in state and (other := difference(state["run"], identity)):
+        raise InputError(f"{path}: is a checkpoint of another run: {other}; move it away")
+    return Checkpoint(_read(path / _MODEL, sums, sizes), _read(path / _OPTIMIZER, sums, sizes), state)
 
 
 def clear(folder: Path) -> None:
@@ -134,11 +142,11 @@ def _serialised(tensors: Mapping[str, Tensor]) -> bytes:
     return safetensors.torch.save({name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()})
 
 
-def _read(path: Path, sums: Mapping[str, str]) -> dict[str, Tensor]:
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror or error})") from None
+def _read(path: Path, sums: Mapping[str, str], sizes: Mapping[str, int]) -> dict[str, Tensor]:
+    size = check_file(path, most=_LARGEST)
+    if size != sizes.get(path.name, size):
+        raise _corrupt(path)
+    content = read_bytes(path, most=size)
     if hashlib.sha256(content).hexdigest() != sums.get(path.name):
         raise _corrupt(path)
     try:
@@ -154,7 +162,7 @@ def _state_sum(state: Mapping[str, Any]) -> str:
 def _corrupt(path: Path) -> InputError:
     return InputError(
         f"{path}: is not as it was written; move {path.parent.name} away to go on from an earlier checkpoint, "
-        "or from the start"
+        "or give --restart to train from the start"
     )
 
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 import time
-from collections.abc import Iterable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
+from itertools import islice
 from typing import Any, Protocol, cast
 
 import torch
@@ -22,7 +24,8 @@ from torch.optim import Optimizer
 
 from prproduct.lab import checkpoints
 from prproduct.lab.checkpoints import Checkpoint
-from prproduct.lab.hardware import in_first, summed
+from prproduct.lab.errors import InputError
+from prproduct.lab.hardware import cores, in_first, summed
 from prproduct.lab.nonfinite import DivergedError, all_finite, where_it_began
 from prproduct.lab.progress import Silent
 from prproduct.lab.recording import Recorder
@@ -42,6 +45,7 @@ class Batch(Protocol):
 class Task(Protocol):
     """What is trained, on which data, and how it is judged."""
 
+    title: str  # what is trained on what, for the first line that a terminal shows
     model: nn.Module
     optimizer: Optimizer
     epochs: int
@@ -51,7 +55,7 @@ class Task(Protocol):
     select_largest: bool  # or the smallest
 
     def batches(self, epoch: int, start_step: int) -> Iterable[Any]:
-        """This process's batches of an epoch, from a step on."""
+        """Batches of `epoch` for this process, starting at `start_step`."""
         ...
 
     def sums(self, model: nn.Module, batch: Any) -> dict[str, Tensor]:
@@ -73,15 +77,27 @@ class Task(Protocol):
 
 @dataclass(frozen=True)
 class Settings:
-    """How the loop works; part of what decides a run's numbers, but for the last two."""
+    """How the loop works.
+
+    >>> Settings(checkpoint_minutes=math.nan)
+    Traceback (most recent call last):
+    prproduct.lab.errors.InputError: checkpoint_minutes is nan, it must be at least 0
+    """
 
     compile: bool = False
     clip_norm: float = 0.0  # gradients longer than this are scaled to it; 0: none are
     clip_value: float = 0.0  # and then, every number is brought between ± this; 0: as it is
+    max_steps: int | None = None  # the training ends after so many steps, in the middle of an epoch too
     angles: int = 0  # every so many steps the angles are recorded; 0: never
     log_every: int = 50  # steps
     checkpoint_minutes: float = 10.0  # and at the end of each epoch
     tensorboard: bool = True
+
+    def __post_init__(self) -> None:
+        least = {"angles": 0, "log_every": 1, "checkpoint_minutes": 0, "max_steps": 1}
+        for name, value in ((name, getattr(self, name)) for name in least):
+            if value is not None and not value >= least[name]:
+                raise InputError(f"{name} is {value}, it must be at least {least[name]}")
 
 
 @dataclass
@@ -124,31 +140,39 @@ class _Loop:
         self.task, self.fabric, self.run, self.settings = task, fabric, run, settings
         self.progress, self.stop = progress, stop
         self.at = Position()
-        kept = in_first(fabric, self._restored)
+        whole = task.epochs * task.steps
+        self.total = whole if settings.max_steps is None else min(whole, settings.max_steps)
+        kept = in_first(fabric, self._last_checkpoint)
         if kept is not None:
-            task.model.load_state_dict(kept.model)
+            with self._refusing():
+                task.model.load_state_dict(kept.model)
         self.bare = cast(nn.Module, torch.compile(task.model)) if settings.compile else task.model
         # DDP around the compiled model, not the reverse: the probe must be given what is called.
         self.model, self.optimizer = fabric.setup(self.bare, task.optimizer, _reapply_compile=False)
         if kept is not None:
-            self._continue_from(kept)
-            self.progress.say(f"going on behind step {self.global_step}")
+            with self._refusing():
+                self._continue_from(kept)
+        in_first(fabric, lambda: self._cut_records(kept))  # the first change of the folder, when all is known to fit
+        self._say_header()
+        if kept is not None:
+            self.progress.say(f"resuming after step {self.global_step}")
         self.saved_at = time.monotonic()
         self.recorder = Recorder(run, self.global_step, tensorboard=settings.tensorboard)
 
     @property
     def global_step(self) -> int:
         """Steps done since the start of the run."""
-        return self.at.epoch * self.task.steps + self.at.step
+        return min(self.at.epoch * self.task.steps + self.at.step, self.total)
 
     def train(self) -> None:
         """All epochs that are left, and the record of the end."""
         task, at = self.task, self.at
-        self.progress.start("training", self.global_step, task.epochs * task.steps)
-        while at.epoch < task.epochs:
+        self.progress.start("compiling…" if self.settings.compile else "training", self.global_step, self.total)
+        while at.epoch * task.steps < self.total:
             began, samples_before = time.perf_counter(), at.samples
             self.model.train()
-            for batch in task.batches(at.epoch, at.step):
+            left = min(task.steps, self.total - at.epoch * task.steps) - at.step
+            for batch in islice(task.batches(at.epoch, at.step), left):
                 self.step(batch)
             seconds = time.perf_counter() - began
             self.end_epoch(seconds, (at.samples - samples_before) / max(seconds, 1e-9))
@@ -181,8 +205,11 @@ class _Loop:
         if stop or due:
             self.save()
         if stop:
-            self.progress.say(f"stopped behind step {self.global_step}; --resume goes on")
-            raise Stopped(f"stopped behind step {self.global_step}; --resume goes on")
+            line = f"stopped after step {self.global_step}"
+            if self.run:
+                line += f"; resume with --resume --run-dir {self.run.folder}"
+            self.progress.say(line)
+            raise Stopped(line)
 
     def end_epoch(self, seconds: float, samples_per_second: float) -> None:
         """Evaluate, record, choose, and write the checkpoint."""
@@ -195,7 +222,7 @@ class _Loop:
             judged = {name: _or_null(value) for name, value in task.evaluate(self.bare).items()}
         here = {"epoch": at.epoch, "step": self.global_step}
         means = {f"train_{name}": total / at.samples for name, total in at.sums.items()}
-        rate = task.learning_rate(at.epoch, task.steps - 1)
+        rate = task.learning_rate(at.epoch, at.step - 1)
         clock = {
             "train_seconds": seconds,
             "evaluation_seconds": time.perf_counter() - began,
@@ -225,25 +252,66 @@ class _Loop:
             "position": asdict(self.at),
             "optimizer": optimizer,
             "scaler": self.fabric.strategy.precision.state_dict(),
-            "lengths": self.run.lengths(),
+            "records": self.run.records(),
+            "run": self.run.identity,
         }
         kept = {self.at.best["step"]} if self.at.best else set()
         whole = Checkpoint(self.task.model.state_dict(), tensors, state)
         checkpoints.save(self.run.folder / CHECKPOINTS, self.global_step, whole, kept)
+        self.run.checkpointed()
 
     def close(self) -> None:
         """Let go of what is open."""
         self.progress.stop()
         self.recorder.close()
 
-    def _restored(self) -> Checkpoint | None:
-        """The run's last checkpoint, with the records cut to what they were then."""
+    def _last_checkpoint(self) -> Checkpoint | None:
+        """The run's last checkpoint, if it and the records are as they were written; nothing is changed."""
         assert self.run
         folder = self.run.folder / CHECKPOINTS
         steps = checkpoints.steps(folder)
-        kept = checkpoints.load(folder, steps[-1]) if steps else None
-        self.run.cut(kept.state["lengths"] if kept else {})
+        if not steps:
+            self.run.refuse_lost_checkpoints()
+            return None
+        kept = checkpoints.load(folder, steps[-1], self.run.identity)
+        self.run.check(_records(kept))
         return kept
+
+    def _cut_records(self, kept: Checkpoint | None) -> None:
+        assert self.run
+        self.run.cut(_records(kept) if kept else {})
+
+    @contextmanager
+    def _refusing(self) -> Iterator[None]:
+        """Name the checkpoint if it does not fit the network or the optimizer."""
+        try:
+            yield
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError, RuntimeError) as error:
+            if not self.run:
+                raise SystemExit(2) from None  # the first process says it
+            folder = self.run.folder / CHECKPOINTS
+            path = folder / f"step-{checkpoints.steps(folder)[-1]:08d}"
+            said = " ".join(str(error).split())[:200]
+            raise InputError(f"{path}: does not fit this run ({said}); move it away") from None
+
+    def _say_header(self) -> None:
+        """What is trained, on what, and where."""
+        if not self.run:
+            return
+        task, threads = self.task, torch.get_num_threads()
+        weights = sum(parameter.numel() for parameter in task.model.parameters())
+        steps = f"{self.total:,} steps" if self.settings.max_steps else f"{task.epochs} epochs of {task.steps:,} steps"
+        self.progress.say(f"{task.title}: {weights:,} parameters, {steps}")
+        processes = f"{self.fabric.world_size} processes on " if self.fabric.world_size > 1 else ""
+        several = "s" if threads > 1 else ""
+        self.progress.say(
+            f"{processes}{self.fabric.device}, {threads} CPU thread{several}; run folder {self.run.folder}"
+        )
+        if self.fabric.device.type == "cpu" and threads > 1 and hasattr(os, "getloadavg"):
+            load = os.getloadavg()[0]
+            if load > cores():
+                busy = f"this machine is busy (load {load:.1f} on {cores()} cores)"
+                self.progress.say(f"{busy}: --threads 1 may be faster than {threads} threads")
 
     def _continue_from(self, kept: Checkpoint) -> None:
         self.at = Position(**kept.state["position"])
@@ -311,6 +379,12 @@ class _Loop:
         if self.fabric.world_size > 1:
             for buffer in self.task.model.buffers():
                 torch.distributed.broadcast(buffer, 0)
+
+
+def _records(kept: Checkpoint) -> dict[str, dict[str, Any]]:
+    """Lengths and checksums of the growing files at a checkpoint; the first versions had lengths alone."""
+    lengths: dict[str, int] = kept.state.get("lengths", {})
+    return kept.state.get("records") or {name: {"bytes": length} for name, length in lengths.items()}
 
 
 def _or_null(value: float) -> float | None:

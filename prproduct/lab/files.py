@@ -1,9 +1,12 @@
-"""Writing files so that a stop at any moment, and any full or read-only disk, leaves what was there before."""
+"""Reading files whose kind and size are checked first, and writing them so that a stop leaves what was there before."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import stat
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -57,14 +60,55 @@ def as_json(value: Any) -> bytes:
     return (json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """The object that a JSON file holds."""
+def check_file(path: Path, most: int) -> int:
+    """The size of a regular file of at most `most` bytes; InputError for a folder, a device, or a larger one."""
     try:
-        value = json.loads(path.read_bytes())
+        found = path.stat()
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror or error})") from None
-    except ValueError as error:
-        raise InputError(f"{path}: is no JSON, it is corrupt ({error})") from None
+    if stat.S_ISDIR(found.st_mode):
+        raise InputError(f"{path}: is a folder; it must be a file")
+    if not stat.S_ISREG(found.st_mode):
+        raise InputError(f"{path}: is a device or a pipe; it must be a regular file")
+    if found.st_size > most:
+        raise InputError(f"{path}: has {found.st_size:,} bytes, more than the {most:,} that it may have; it is corrupt")
+    return found.st_size
+
+
+def read_bytes(path: Path, most: int) -> bytes:
+    """The content of a file, if it passes `check_file`."""
+    check_file(path, most)
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror or error})") from None
+
+
+def read_json(path: Path, most: int = 16 << 20) -> dict[str, Any]:
+    """The object that a JSON file of at most `most` bytes holds."""
+    try:
+        value = json.loads(read_bytes(path, most))
+    except InputError:
+        raise
+    except (ValueError, RecursionError) as error:  # not UTF-8, not JSON, or nested too deeply
+        raise InputError(f"{path}: is not JSON, it is corrupt ({str(error).splitlines()[0]})") from None
     if not isinstance(value, dict):
-        raise InputError(f"{path}: is not what was written there, a JSON object")
+        raise InputError(f"{path}: holds something else than a JSON object, it is corrupt")
     return value
+
+
+def check_writable(folder: Path) -> None:
+    """Refuse a folder that files cannot be written to; what is made to try it is removed again."""
+    made: list[Path] = []
+    try:
+        with writing(folder):
+            if folder.exists() and not folder.is_dir():
+                raise InputError(f"{folder}: is a file; give the name of a folder")
+            made = [place for place in (folder, *folder.parents) if not place.exists()]
+            folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=folder) as file:
+                file.write(bytes(4096))
+    finally:
+        for place in made:
+            with contextlib.suppress(OSError):
+                place.rmdir()

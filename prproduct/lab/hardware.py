@@ -36,6 +36,9 @@ class Hardware:
     devices: int = field(default=1, metadata={"help": "devices on each machine, a process for each"})
     num_nodes: int = field(default=1, metadata={"help": "machines"})
     strategy: str = field(default="auto", metadata={"help": "auto, or ddp also for one process"})
+    threads: int | None = field(
+        default=None, metadata={"help": "CPU threads of each process; as many as torch chooses if not given"}
+    )
 
     def __post_init__(self) -> None:
         for name, known in (("accelerator", ACCELERATORS), ("strategy", STRATEGIES)):
@@ -44,6 +47,8 @@ class Hardware:
         for name in ("devices", "num_nodes"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} is {getattr(self, name)}, it must be at least 1")
+        if self.threads is not None and not 1 <= self.threads <= 1024:
+            raise InputError(f"threads is {self.threads}, it must be from 1 to 1024")
 
     def start(self, precision: str = "32") -> Fabric:
         """Start the other processes, unless `torchrun` has, and join them."""
@@ -67,7 +72,44 @@ class Hardware:
         except (MisconfigurationException, RuntimeError, ValueError) as error:
             raise InputError(f"{self}: cannot be had here ({str(error).splitlines()[0]})") from None
         fabric.launch()
+        if self.threads is not None:  # Fabric divides the cores among the processes that it launches
+            torch.set_num_threads(self.threads)
         return fabric
+
+
+def is_first_process() -> bool:
+    """Whether this is the first process of a training, also before its processes know each other.
+
+    >>> is_first_process()
+    True
+    """
+    own = ("RANK",) if "RANK" in os.environ else ("NODE_RANK", "LOCAL_RANK")
+    return all(os.environ.get(name, "0") == "0" for name in own)
+
+
+def cores() -> int:
+    """How many cores this process may use.
+
+    >>> cores() >= 1
+    True
+    """
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextmanager
+def threads_set(threads: int | None) -> Iterator[None]:
+    """Use so many CPU threads inside; None leaves the number as it is.
+
+    >>> with threads_set(1):
+    ...     torch.get_num_threads()
+    1
+    """
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(threads or before)
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @contextmanager

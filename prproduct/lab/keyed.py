@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from prproduct.lab.errors import InputError
+
 _GOLDEN = 0x9E3779B97F4A7C15
 _WORD = (1 << 64) - 1
 
@@ -19,6 +21,17 @@ def keyed_bits(indices: NDArray[np.integer], *key: int) -> NDArray[np.uint64]:
     for part in key:
         state = int(_mix(np.array([(state + _GOLDEN + part) & _WORD], np.uint64))[0])
     return _mix(np.uint64(state) + (indices.astype(np.uint64) + np.uint64(1)) * np.uint64(_GOLDEN))
+
+
+def check_seed(seed: int) -> None:
+    """Refuse a seed that torch's generators do not take.
+
+    >>> check_seed(2**64)
+    Traceback (most recent call last):
+    prproduct.lab.errors.InputError: seed is 18446744073709551616, it must be from 0 to 9223372036854775807
+    """
+    if not 0 <= seed < 1 << 63:
+        raise InputError(f"seed is {seed}, it must be from 0 to {(1 << 63) - 1}")
 
 
 def _mix(z: NDArray[np.uint64]) -> NDArray[np.uint64]:

@@ -5,9 +5,14 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, fields
+from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import typer
+
+from prproduct.lab import runs
+from prproduct.lab.errors import InputError
+from prproduct.lab.runs import Record
 
 _REPEATED: Mapping[Any, Any] = {
     tuple[int, ...] | None: list[int] | None,
@@ -15,22 +20,40 @@ _REPEATED: Mapping[Any, Any] = {
 }
 
 
-def takes_options_of(*configurations: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
+Resume = Annotated[
+    bool,
+    typer.Option("--resume", help="go on where the run of --run-dir was stopped; it knows all other options"),
+]
+Restart = Annotated[
+    bool, typer.Option("--restart", help="remove the run's records and checkpoints and train it from the start")
+]
+CheckpointMinutes = Annotated[float, typer.Option(help="minutes between checkpoints inside an epoch")]
+TensorBoard = Annotated[bool, typer.Option(help="write events for TensorBoard")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="show no progress")]
+
+
+def takes_options_of(
+    *configurations: type, stored: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Make a command of a function: the fields of the dataclasses become options in front of its own.
 
     The function is called with an object of each dataclass, in their order, and its own options by name. A field's
     help is in its metadata. Fields of type `tuple[int, ...]` or `tuple[str, ...]` become options that may be given
-    several times.
+    several times. `stored` gives the values of options that were not given, as from the folder of a resumed run.
     """
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         own = list(inspect.signature(function, eval_str=True).parameters.values())[len(configurations) :]
 
-        def command(**values: Any) -> None:
+        def command(context: typer.Context, **values: Any) -> None:
+            if stored is not None:
+                given = _given(context)
+                values |= {name: value for name, value in stored(values).items() if name not in given}
             made = [configuration(**_of(configuration, values)) for configuration in configurations]
             function(*made, **{parameter.name: values[parameter.name] for parameter in own})
 
-        parameters = [_parameter(f, hint) for c in configurations for f, hint in _hinted(c)]
+        context = inspect.Parameter("context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
+        parameters = [context, *(_parameter(f, hint) for c in configurations for f, hint in _hinted(c))]
         parameters += [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
         command.__doc__, command.__name__ = function.__doc__, function.__name__
         command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -38,6 +61,28 @@ def takes_options_of(*configurations: type) -> Callable[[Callable[..., None]], C
         return command
 
     return decorate
+
+
+def stored_in(
+    folder: Path, values: Mapping[str, Any], options_of: Callable[[Record], dict[str, Any]]
+) -> dict[str, Any]:
+    """What the folder of a run knows of a command's options, if the command is to go on with it.
+
+    `options_of` gives those of its configuration; paths of its data come from where it was made.
+    """
+    if not (values["resume"] or values["restart"]) or not (folder / runs.CONFIG).exists():
+        return {}
+    record = runs.read_config(folder)
+    places = record.config.get("environment", {}).get("places", {})
+    if not isinstance(places, dict) or not all(isinstance(place, str) for place in places.values()):
+        raise InputError(f"{folder / runs.CONFIG}: is not the configuration of a run, its places are not paths")
+    return {**options_of(record), **{name: place for name, place in places.items() if name in values}}
+
+
+def _given(context: typer.Context) -> set[str]:
+    """The names of the options that were typed."""
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    return {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
 
 
 def _hinted(configuration: type) -> list[tuple[Field[Any], Any]]:

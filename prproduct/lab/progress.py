@@ -38,12 +38,13 @@ class Terminal(Silent):
     def __init__(self, samples: str = "samples", console: Console | None = None) -> None:
         self.samples, self.console = samples, console or Console(stderr=True)
         columns = (
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
             TextColumn("{task.fields[speed]}"),
+            TextColumn("elapsed"),
             TimeElapsedColumn(),
-            TextColumn("left"),
+            TextColumn("remaining"),
             TimeRemainingColumn(elapsed_when_finished=False),
         )
         self._bar = Progress(*columns, console=self.console, disable=not self.console.is_terminal)
@@ -56,7 +57,7 @@ class Terminal(Silent):
 
     def step(self, samples: int, loss: float) -> None:
         speed = f"loss {loss:.4f}  {self._rate.after(samples):,.0f} {self.samples}/s"
-        self._bar.update(self._task, advance=1, speed=speed)
+        self._bar.update(self._task, description="training", advance=1, speed=speed)
 
     def epoch(self, record: Mapping[str, Any]) -> None:
         numbers = (
@@ -70,7 +71,7 @@ class Terminal(Silent):
         self.say(f"epoch {record['epoch'] + 1}: {', '.join(numbers)}, {speed}")
 
     def say(self, line: str) -> None:
-        self.console.print(line, highlight=False, soft_wrap=True)
+        self.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     def stop(self) -> None:
         self._bar.stop()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -17,8 +18,9 @@ class Recorder:
     """Records into a run, from a step on; with None, as in all processes but the first, it records nothing."""
 
     def __init__(self, run: Run | None, step: int, *, tensorboard: bool) -> None:
-        self.run, self._board = run, None
+        self.run, self._board, self._hook = run, None, threading.excepthook
         if run and tensorboard:
+            threading.excepthook = self._in_a_thread
             from torch.utils.tensorboard import SummaryWriter
 
             with writing(run.folder / TENSORBOARD):  # what was written behind that step is shown no more
@@ -47,6 +49,14 @@ class Recorder:
 
     def close(self) -> None:
         """Bring TensorBoard's events to the disk."""
-        if self.run and self._board:
-            with writing(self.run.folder / TENSORBOARD):
-                self._board.close()
+        try:
+            if self.run and self._board:
+                with writing(self.run.folder / TENSORBOARD):
+                    self._board.close()
+        finally:
+            threading.excepthook = self._hook
+
+    def _in_a_thread(self, error: threading.ExceptHookArgs) -> None:
+        """Leave out the traceback of TensorBoard's thread on a full disk: the writer's next call raises the error."""
+        if not (isinstance(error.exc_value, OSError) and type(error.thread).__module__.startswith("tensorboard")):
+            self._hook(error)

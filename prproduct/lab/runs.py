@@ -6,8 +6,11 @@ cuts them to what they were at its checkpoint, so that they end as if it had nev
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import re
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +19,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from prproduct.lab.errors import InputError
-from prproduct.lab.files import as_json, read_json, replace_durably, writing
+from prproduct.lab.files import as_json, check_file, read_bytes, read_json, replace_durably, writing
 
 FORMAT = 1
 CONFIG, METRICS, ANGLES, CHECKPOINTS, TENSORBOARD = (
@@ -26,74 +29,172 @@ CONFIG, METRICS, ANGLES, CHECKPOINTS, TENSORBOARD = (
     "checkpoints",
     "tensorboard",
 )
+# Options that change what is recorded or shown, and no number of the training: they separate no runs.
+HARMLESS = ("angles", "log_every", "checkpoint_minutes", "threads", "tensorboard", "quiet")
 _LOCK = ".lock"
+_CHECKPOINTED = ".checkpointed"  # there once a checkpoint was written
+_LARGEST = {METRICS: 256 << 20, ANGLES: 4 << 30}  # bytes; a hundred times what the longest runs of the paper need
+_CHECKSUM = re.compile(rb', "checksum": "([0-9a-f]{16})"}$')
 
 
 class Run:
     """A run's folder, open for training; one process at a time."""
 
-    def __init__(self, folder: Path, lock: FileLock) -> None:
-        self.folder, self._lock = folder, lock
+    def __init__(self, folder: Path, identity: Mapping[str, Any], lock: FileLock) -> None:
+        self.folder, self.identity, self._lock = folder, json.loads(json.dumps(identity)), lock
+        self._covered = 0  # how much of angles.jsonl the lines of metrics.jsonl have checksums of
+        self._follow()
 
     @classmethod
     def open(
-        cls, folder: str | Path, identity: Mapping[str, Any], environment: Mapping[str, Any], *, resume: bool = False
+        cls,
+        folder: str | Path,
+        identity: Mapping[str, Any],
+        environment: Mapping[str, Any],
+        *,
+        resume: bool = False,
+        restart: bool = False,
     ) -> Run:
         """Make the folder of a new run, or with `resume` open one of the same identity.
 
         The identity, a JSON object, is everything that decides the numbers; the environment is where they came to be.
-        With `resume` and nothing there, the run begins: whoever is stopped before the first byte resumes as well.
+        With `resume` and nothing there, the run begins: whoever is stopped before the first byte resumes as well. With
+        `restart` the records and checkpoints of the same run are removed, and it begins again.
         """
         folder = Path(folder)
         path = folder / CONFIG
-        if folder.exists() and not folder.is_dir():
-            raise InputError(f"{folder}: is a file; a run is a folder")
-        if path.exists():
-            refuse_another(folder, identity)
-            if not resume:
-                raise InputError(f"{folder}: holds this run already; give --resume to go on, or another folder")
-        elif others := _visible(folder):
-            raise InputError(f"{folder}: is no run and not empty, it holds {others[0]}; choose another folder")
         with writing(folder):
+            if folder.exists() and not folder.is_dir():
+                raise InputError(f"{folder}: is a file; a run is a folder")
+            if path.exists():
+                refuse_another(folder, identity)
+                if not resume and not restart:
+                    raise InputError(
+                        f"{folder}: holds this run already; give --resume to go on, --restart to train it from the "
+                        "start, or another folder"
+                    )
+            elif others := _visible(folder):
+                raise InputError(f"{folder}: is no run and not empty, it holds {others[0]}; choose another folder")
             folder.mkdir(parents=True, exist_ok=True)
-            run = cls(folder, _locked(folder))
+            lock = _locked(folder)
+            if restart:
+                _remove_results(folder)
             if not path.exists():
                 replace_durably(path, as_json({"format": FORMAT, **identity, "environment": dict(environment)}))
-        return run
+        return cls(folder, identity, lock)
 
     def close(self) -> None:
         """Let other processes have it."""
         self._lock.release()
 
-    def append(self, record: Mapping[str, Any], file: str = METRICS) -> None:
-        """Add a line to the records, and wait until it is on the disk."""
-        line = json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n"
-        path = self.folder / file
-        with writing(path), path.open("a", encoding="utf-8") as stream:
+    def append(self, record: Mapping[str, Any]) -> None:
+        """Add a line to metrics.jsonl, and wait until it is on the disk.
+
+        The line ends with a checksum of the file up to here. If angles were recorded since the last line, it also has
+        the length and the checksum of angles.jsonl.
+        """
+        self._angles.read_on()
+        if self._angles.bytes > self._covered:
+            self._covered = self._angles.bytes
+            record = {**record, "angles": {"bytes": self._angles.bytes, "checksum": self._angles.checksum()}}
+        body = json.dumps(record, ensure_ascii=False, allow_nan=False)
+        line = f'{body[:-1]}, "checksum": "{self._metrics.checksum(body.encode())}"}}\n'.encode()
+        path = self._metrics.path
+        with writing(path), path.open("ab") as stream:
             stream.write(line)
             stream.flush()
             os.fsync(stream.fileno())
+        self._metrics.add(line)
 
-    def lengths(self) -> dict[str, int]:
-        """How long the growing files are, for a checkpoint; so much of them is on the disk."""
-        lengths = {}
-        for name in (METRICS, ANGLES):
-            path = self.folder / name
-            with writing(path), path.open("ab") as stream:
+    def records(self) -> dict[str, dict[str, Any]]:
+        """Length and checksum of both growing files, for a checkpoint; so much of them is on the disk."""
+        found = {}
+        for growing in (self._metrics, self._angles):
+            with writing(growing.path), growing.path.open("ab") as stream:
                 os.fsync(stream.fileno())
-                lengths[name] = stream.tell()
-        return lengths
+            growing.read_on()
+            found[growing.path.name] = {"bytes": growing.bytes, "checksum": growing.checksum()}
+        return found
 
-    def cut(self, lengths: Mapping[str, int]) -> None:
-        """Cut the growing files to what they were at a checkpoint; lost lines cannot be made up for."""
+    def check(self, records: Mapping[str, Mapping[str, Any]]) -> None:
+        """Refuse to go on if the growing files do not begin with what they held at a checkpoint; nothing is changed."""
         for name in (METRICS, ANGLES):
-            path, length = self.folder / name, lengths.get(name, 0)
-            size = path.stat().st_size if path.exists() else 0
-            if size < length:
-                raise InputError(f"{path}: has {size} bytes, at the last checkpoint it had {length}; records are lost")
-            if size > length:
+            path, known = self.folder / name, records.get(name, {"bytes": 0})
+            size = check_file(path, _LARGEST[name]) if os.path.lexists(path) else 0
+            if size < known["bytes"]:
+                raise InputError(
+                    f"{path}: has {size} bytes, at the last checkpoint it had {known['bytes']}; records are lost; "
+                    "bring the file back, or give --restart to train from the start"
+                )
+            found = _Growing(path)
+            found.read_on(known["bytes"])
+            if "checksum" in known and found.checksum() != known["checksum"]:
+                raise InputError(
+                    f"{path}: was changed since the last checkpoint was written; bring the file back, or give "
+                    "--restart to train from the start"
+                )
+
+    def cut(self, records: Mapping[str, Mapping[str, Any]]) -> None:
+        """Cut the growing files to what they were at a checkpoint, after all checks."""
+        self.check(records)
+        for name in (METRICS, ANGLES):
+            path, length = self.folder / name, records.get(name, {"bytes": 0})["bytes"]
+            if path.exists() and path.stat().st_size > length:
                 with writing(path):
                     os.truncate(path, length)
+        self._follow()
+
+    def checkpointed(self) -> None:
+        """Note that a checkpoint was written."""
+        with writing(self.folder):
+            (self.folder / _CHECKPOINTED).touch()
+
+    def refuse_lost_checkpoints(self) -> None:
+        """Refuse to begin again a run that had checkpoints and has none now."""
+        place = self.folder / CHECKPOINTS
+        if place.is_dir() or not os.path.lexists(place):
+            later = any(record.get("epoch", 0) > 0 for record in read(self.folder).metrics)
+            if not later and not (self.folder / _CHECKPOINTED).exists():
+                return
+            what = "the run had checkpoints, and none is there"
+        else:
+            what = "is a link that leads nowhere" if place.is_symlink() else "is not a folder"
+        raise InputError(f"{place}: {what}; bring them back, or give --restart to train from the start")
+
+    def _follow(self) -> None:
+        """Go on with the checksums where the files end."""
+        self._metrics, self._angles = (_Growing(self.folder / name) for name in (METRICS, ANGLES))
+        marks = [line["angles"]["bytes"] for line in _lines(self._metrics) if "angles" in line]
+        self._covered = marks[-1] if marks else 0
+
+
+class _Growing:
+    """The checksum of a file that only grows, as far as it was read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.bytes, self._sha256 = path, 0, hashlib.sha256()
+
+    def add(self, content: bytes) -> None:
+        self.bytes += len(content)
+        self._sha256.update(content)
+
+    def read_on(self, until: int | None = None) -> None:
+        """Read what was added to the file, or the part of it up to a length."""
+        if not self.path.exists():
+            return
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self.bytes)
+                while block := file.read(1 << 20 if until is None else min(1 << 20, until - self.bytes)):
+                    self.add(block)
+        except OSError as error:
+            raise InputError(f"{self.path}: cannot be read ({error.strerror or error})") from None
+
+    def checksum(self, more: bytes = b"") -> str:
+        """Of what was read, and of `more` behind it."""
+        whole = self._sha256.copy()
+        whole.update(more)
+        return whole.hexdigest()[:16]
 
 
 @dataclass(frozen=True)
@@ -118,23 +219,68 @@ class Record:
         """Whether it was trained to the end."""
         return bool(self.of("end"))
 
+    @property
+    def identity(self) -> dict[str, Any]:
+        """All that decides the run's numbers."""
+        return {key: value for key, value in self.config.items() if key not in ("format", "environment")}
+
 
 def read(folder: str | Path) -> Record:
-    """Read a run, also one that is being trained: a last line without its end is left out."""
+    """Read a run, also one that is being trained: a last line without its end is left out.
+
+    A line that does not agree with its checksum is refused and named.
+    """
     folder = Path(folder)
-    if not (folder / CONFIG).is_file():
+    if not os.path.lexists(folder / CONFIG):
         raise InputError(f"{folder / CONFIG}: no such file; give the folder of a run")
-    config, path = read_json(folder / CONFIG), folder / METRICS
-    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    return Record(folder, read_json(folder / CONFIG), tuple(_lines(_Growing(folder / METRICS))))
+
+
+def read_config(folder: str | Path) -> Record:
+    """A run without its records: what it is, even if the records cannot be read."""
+    folder = Path(folder)
+    config = read_json(folder / CONFIG)
+    if not isinstance(config.get("environment", {}), dict):
+        raise InputError(f"{folder / CONFIG}: is not the configuration of a run, its environment is not an object")
+    return Record(folder, config, ())
+
+
+def _lines(so_far: _Growing) -> list[dict[str, Any]]:
+    """The records of metrics.jsonl; each is compared with its checksum, if it has one."""
+    path = so_far.path
+    content = read_bytes(path, _LARGEST[METRICS]) if os.path.lexists(path) else b""
     records = []
-    for number, line in enumerate(text.split("\n")[:-1], start=1):
+    for number, line in enumerate(content.split(b"\n")[:-1], start=1):
         try:
             record = json.loads(line)
-            record["event"]
-        except (ValueError, TypeError, KeyError):
-            raise InputError(f"{path}, line {number}: is not a record of a run") from None
+            known = isinstance(record["event"], str) and isinstance(record.get("step", 0), int)
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            known = False
+        if not known:
+            raise InputError(f"{path}, line {number}: is not a record of a run; the file is corrupt")
+        if ends := _CHECKSUM.search(line):
+            if so_far.checksum(line[: ends.start()] + b"}") != ends[1].decode():
+                raise InputError(f"{path}, line {number}: it or a line before it was changed since it was written")
+            del record["checksum"]
+        so_far.add(line + b"\n")
         records.append(record)
-    return Record(folder, config, tuple(records))
+    return records
+
+
+def check_angles(record: Record) -> None:
+    """Compare angles.jsonl with the checksums that the lines of metrics.jsonl have of it."""
+    path = record.folder / ANGLES
+    size, so_far = check_file(path, _LARGEST[ANGLES]), _Growing(path)
+    for line in record.metrics:
+        mark = line.get("angles")
+        if not isinstance(mark, dict) or not isinstance(mark.get("bytes"), int):
+            continue
+        if size < mark["bytes"]:
+            raise InputError(f"{path}: has {size} bytes, of which {mark['bytes']} were written; records are lost")
+        before = so_far.bytes
+        so_far.read_on(mark["bytes"])
+        if so_far.checksum() != mark.get("checksum"):
+            raise InputError(f"{path}, bytes {before} to {so_far.bytes}: were changed since they were written")
 
 
 def refuse_another(folder: str | Path, identity: Mapping[str, Any]) -> None:
@@ -142,14 +288,32 @@ def refuse_another(folder: str | Path, identity: Mapping[str, Any]) -> None:
     path = Path(folder) / CONFIG
     if not path.exists():
         return
-    there, here = _flat(read_json(path)), _flat({"format": FORMAT, **json.loads(json.dumps(identity))})
-    there = {key: value for key, value in there.items() if not key.startswith("environment.")}
-    for key in sorted(there.keys() | here.keys()):
-        if there.get(key) != here.get(key):
-            raise InputError(
-                f"{path.parent}: belongs to another configuration: {key.removeprefix('config.')} is "
-                f"{there.get(key)!r} there and {here.get(key)!r} here; choose another folder"
-            )
+    there = {key: value for key, value in read_json(path).items() if key != "environment"}
+    if differs := difference(there, {"format": FORMAT, **identity}):
+        raise InputError(f"{path.parent}: belongs to another configuration: {differs}; choose another folder")
+
+
+def difference(there: Any, here: Mapping[str, Any]) -> str | None:
+    """The first setting in which two identities differ, in words; None if they are the same but for harmless options.
+
+    >>> difference({"config": {"seed": 0, "angles": 5}}, {"config": {"seed": 1, "angles": 0}})
+    'seed is 0 there and 1 here'
+    """
+    old, new = _flat(there), _flat(json.loads(json.dumps(here)))
+    for key in sorted(old.keys() | new.keys()):
+        if key.rsplit(".", 1)[-1] not in HARMLESS and old.get(key) != new.get(key):
+            return f"{key.removeprefix('config.')} is {old.get(key)!r} there and {new.get(key)!r} here"
+    return None
+
+
+def _remove_results(folder: Path) -> None:
+    """Remove what a training writes; the mark of checkpoints last, so that a stop in between is noticed."""
+    for name in (CHECKPOINTS, TENSORBOARD, METRICS, ANGLES, _CHECKPOINTED):
+        path = folder / name
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def _visible(folder: Path) -> list[str]:

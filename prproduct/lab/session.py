@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch.distributed
 from lightning_fabric import Fabric
 
 from prproduct.lab import runs
 from prproduct.lab.engine import Settings, Task, fit
 from prproduct.lab.environment import environment
-from prproduct.lab.hardware import Hardware, in_first, reproducible
+from prproduct.lab.errors import InputError
+from prproduct.lab.hardware import Hardware, in_first, reproducible, threads_set
 from prproduct.lab.progress import Silent
 from prproduct.lab.runs import Run
 from prproduct.lab.stopping import StopSignals
@@ -24,6 +27,8 @@ def train_task(
     settings: Settings,
     *,
     resume: bool,
+    restart: bool = False,
+    places: Mapping[str, Path | str | None] | None = None,
     hardware: Hardware | None = None,
     precision: str = "32",
     progress: Silent | None = None,
@@ -31,21 +36,26 @@ def train_task(
 ) -> Path:
     """Train what `make` gives in the folder of the run of this identity, unless that is finished; the folder.
 
+    `places` are the paths of its data, by the names of the command's options: `--resume` finds them there.
     With several devices, or under `torchrun`, every process calls it; the first one writes.
     """
     opened: list[Run] = []  # in the first process
 
     def open_run() -> bool:
         where = {**environment(), "hardware": {"device": str(fabric.device), "processes": fabric.world_size}}
-        opened.append(Run.open(folder, identity, where, resume=resume))
+        known = {name: _absolute(place) for name, place in (places or {}).items() if place is not None}
+        where["places"] = known
+        opened.append(Run.open(folder, identity, where, resume=resume, restart=restart))
         return runs.read(folder).finished
 
-    with StopSignals() as stop:  # before there are other processes: a signal to the first must not leave them alone
-        fabric = (hardware or Hardware()).start(precision)
+    hardware = hardware or Hardware()
+    # Signals first: one that comes while other processes are started must not leave them alone.
+    with StopSignals() as stop, threads_set(hardware.threads):
+        fabric = hardware.start(precision)
         finished = in_first(fabric, open_run)
         try:
             if not finished:
-                with reproducible(fabric):
+                with reproducible(fabric), _one_line_for_a_dead_process(fabric, folder):
                     fit(
                         make(fabric),
                         fabric,
@@ -60,3 +70,28 @@ def train_task(
             for run in opened:
                 run.close()
     return Path(folder)
+
+
+@contextmanager
+def _one_line_for_a_dead_process(fabric: Fabric, folder: str | Path) -> Iterator[None]:
+    """The error of a broken connection to another process as one line, which the first process says."""
+    try:
+        yield
+    except (RuntimeError, torch.distributed.DistError) as error:
+        if fabric.world_size == 1 or not _connection_broke(error):
+            raise
+        if not fabric.is_global_zero:
+            raise SystemExit(1) from None
+        raise InputError(
+            f"another process of this training has died; resume with --resume --run-dir {folder}"
+        ) from None
+
+
+def _connection_broke(error: Exception) -> bool:
+    said = str(error).lower()
+    return any(words in said for words in ("connection closed", "connection reset", "broken pipe", "gloo", "nccl"))
+
+
+def _absolute(place: Path | str) -> str:
+    """A path that means the same in every folder; a name, as that of the embedded world, stays one."""
+    return str(place.absolute()) if isinstance(place, Path) else place

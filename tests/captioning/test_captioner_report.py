@@ -110,7 +110,7 @@ def test_means_deviations_and_the_paired_test_are_those_of_the_runs(tmp_path):
     assert [one.difference.p_value for one in found] == pytest.approx([expected] * 2)
     assert [one.adjusted for one in found] == pytest.approx([2 * expected] * 2), "Holm over both phases"
     assert expected < 0.05 < 2 * expected, "significant alone, not as one of two"
-    assert "Does PR caption better than the inner product P? In none of 2 comparisons is a difference shown." in text
+    assert "In none of 2 comparisons is the difference more than chance explains." in text
     assert (
         f"REINFORCE changed test CIDEr: P from {statistics.mean(p):.1f} to {statistics.mean(p) + 10:.1f} (+10.0)"
         in text

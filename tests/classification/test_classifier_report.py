@@ -12,14 +12,15 @@ from training_runs import CPU
 
 from prproduct.classification import paper, report
 from prproduct.classification.report.comparison import comparisons, groups
+from prproduct.classification.report.curves import training
 from prproduct.classification.report.tables import cost
-from prproduct.classification.report.words import summary, verdict
+from prproduct.classification.report.words import outcome, summary, verdict
 from prproduct.classification.training import ClassifierConfig, train
 from prproduct.cli import main
 from prproduct.lab import runs
 from prproduct.lab.errors import InputError
 from prproduct.lab.report import files
-from prproduct.lab.report.content import Bullets, Heading, Paragraph, Table, charts, plain
+from prproduct.lab.report.content import Bullets, Heading, Paragraph, Table, charts, display, plain
 
 
 def said(section):
@@ -116,7 +117,14 @@ def test_the_selected_epoch_stands_beside_the_last(tmp_path):
     assert "8.00 (epoch 1)" in text
 
 
-@pytest.mark.parametrize("settings", [{"epochs": 4}, {"precision": "bf16"}, {"arch": "mlp-2-16"}, {"angles": 5}])
+def test_options_that_decide_no_number_separate_no_runs(tmp_path):
+    made_run(tmp_path / "a", "p", 0, 0.1, angles=0, log_every=50, limit_train=None)
+    made_run(tmp_path / "b", "p", 1, 0.3, angles=5, log_every=1)
+    (group,) = groups(files.find([tmp_path]))
+    assert group.sample("p", "last").n == 2
+
+
+@pytest.mark.parametrize("settings", [{"epochs": 4}, {"precision": "bf16"}, {"arch": "mlp-2-16"}, {"max_steps": 5}])
 def test_runs_of_another_configuration_are_never_averaged_with_these(tmp_path, settings):
     common = {"precision": "32", "angles": 0}
     made_run(tmp_path / "a", "p", 0, 0.1, **common)
@@ -155,17 +163,16 @@ def test_the_same_training_twice_is_one_observation(tmp_path):
 
 def test_one_seed_is_told_as_one_pair_and_not_as_a_win(tmp_path):
     found = pairs(tmp_path, {"p": [10.0], "pr": [5.0]})
-    assert [verdict(comparison) for comparison in comparisons(found)] == ["one pair only"]
+    assert [outcome(comparison) for comparison in comparisons(found)] == ["open"]
     text = said(summary(found, comparisons(found)))
-    assert "cannot be said" in text
-    assert "5.00 points lower" in text
+    assert "PR compared with P: 5.00 points better (n = 1). One pair of runs does not tell chance from effect." in text
 
 
 def test_unpaired_seeds_are_averaged_and_not_compared(tmp_path):
     made_run(tmp_path / "a", "p", 0, 0.1)
     made_run(tmp_path / "b", "pr", 1, 0.05)
     found = groups(files.find([tmp_path]))
-    assert [verdict(comparison) for comparison in comparisons(found)] == ["no pair"]
+    assert [verdict(comparison) for comparison in comparisons(found)] == ["no seed under both products"]
     text = all_said([tmp_path])
     assert "No seed is finished under both" in text
     assert "PR | 1 | 5.00" in text
@@ -201,10 +208,10 @@ def test_a_clear_difference_is_significant_and_a_noisy_one_is_not(tmp_path):
     noisy = pairs(tmp_path / "b", {"p": [10, 11, 12, 13], "pr": [9.0, 12, 10.8, 13.2]})
     worse = pairs(tmp_path / "c", {"pr": [10, 11, 12, 13], "p": [9.0, 10.1, 11.0, 12.1]})
     headlines = [said(summary(found, comparisons(found))) for found in (clear, noisy, worse)]
-    assert "Yes, significantly" in headlines[0]
-    assert "That is not shown" in headlines[1]
-    assert "4 pairs show a difference four times out of five only from" in headlines[1]
-    assert "No, significantly worse" in headlines[2]
+    assert "0.95 points better (n = 4). That is more than chance explains (p" in headlines[0]
+    assert "points better (n = 4). By the test alone, chance can explain it (p" in headlines[1]
+    assert "The smallest difference detectable with 80 % power in 4 such pairs: " in headlines[1]
+    assert "0.95 points worse (n = 4). That is more than chance explains (p" in headlines[2]
 
 
 def test_many_comparisons_are_judged_more_strictly_than_one(tmp_path):
@@ -212,14 +219,72 @@ def test_many_comparisons_are_judged_more_strictly_than_one(tmp_path):
     alone = pairs(tmp_path / "a", one)
     others = {f"tempered:0.{n}": [10.1, 10.8, 12.3] for n in range(1, 9)}
     among = pairs(tmp_path / "b", {**one, **others})
-    assert verdict(comparisons(alone)[0]) == "significantly better"
-    assert verdict(next(c for c in comparisons(among) if c.product == "pr")) == "no difference shown"
+    assert outcome(comparisons(alone)[0]) == "better"
+    assert outcome(next(c for c in comparisons(among) if c.product == "pr")) == "open"
 
 
 def test_equal_differences_have_no_test(tmp_path):
     found = pairs(tmp_path, {"p": [10, 11, 12], "pr": [9, 10, 11]})
-    assert verdict(comparisons(found)[0]) == "no spread"
-    assert "1.00 points lower in each of 3 pairs" in said(summary(found, comparisons(found)))
+    text = said(summary(found, comparisons(found)))
+    assert "1.00 points better (n = 3). It is the same in every pair, so that there is no spread to test it by." in text
+
+
+STUDY = {"p": [2.1, 2.3], "no-length": [2.2, 2.25], "no-direction": [71.0, 75.0], "pr": [2.0, 2.4], "r": [88.0, 91.0]}
+
+
+def test_a_large_difference_is_stated_by_its_size_and_guessing_is_called_not_learning(tmp_path):
+    found = pairs(tmp_path, STUDY)
+    text = said(summary(found, comparisons(found)))
+    assert "no-direction, mlp on digits: 70.80 points worse (n = 2). Test error 73.00 % (n = 2), P's 2.20 %" in text
+    assert "It takes no test to see that" in text
+    assert "R did not learn under this recipe: its error is that of guessing." in text
+    assert "no difference shown" not in text
+
+
+def test_the_study_of_gradients_answers_its_question_in_the_first_sentence(tmp_path):
+    found = pairs(tmp_path, STUDY)
+    first = plain(summary(found, comparisons(found)).blocks[0].text).replace("\u00a0", " ")
+    assert first == (
+        "The direction half of the gradient does the learning: for mlp on digits, the test error is 73.00 % (n = 2) "
+        "without the direction half, 2.23 % (n = 2) without the length half, and 2.20 % (n = 2) with both."
+    )
+
+
+def test_products_stand_in_the_same_order_everywhere(tmp_path):
+    made = pairs(tmp_path, STUDY)
+    order = ["p", "r", "pr", "no-length", "no-direction"]
+    assert list(made[0].counted) == order
+    assert [comparison.product for comparison in comparisons(made)] == order[1:]
+    sections = {section.title: section for section in report.sections(files.find([tmp_path]))}
+    rows = [plain(row[0]) for row in sections["mlp on digits: runs"].blocks[1].rows]
+    assert list(dict.fromkeys(rows)) == [display(product) for product in order]
+    curves = sections["mlp on digits: curves"].blocks[0]
+    assert [line.product for line in curves.panels[0].lines] == order
+
+
+def test_products_that_failed_do_not_set_the_scale_of_the_others(tmp_path):
+    (group,) = pairs(tmp_path, STUDY)
+    chart = training(group)
+    assert "no-direction may lie above it" in plain(chart.caption)
+    assert all(panel.limits is not None for panel in chart.panels)
+    assert chart.panels[0].limits[1] < 10  # of a training that ends at 2.4 %
+    (fine,) = pairs(tmp_path / "fine", {"p": [2.0], "pr": [2.5]})
+    assert all(panel.limits is None for panel in training(fine).panels)
+
+
+def test_what_is_constant_is_a_sentence_and_not_a_panel(tmp_path):
+    made_run(tmp_path / "a", "p", 0, layers=("fc1", "fc"))
+    found = {section.title: section for section in report.sections(files.find([tmp_path]))}
+    share = found["mlp on digits: direction and length of the gradients"]
+    assert not list(charts([share]))
+    assert "Constant over training in fc1, fc: share of direction P 0.90." in said(share)
+
+
+def test_layers_have_their_names_on_the_axis(tmp_path):
+    made_run(tmp_path / "a", "p", 0, layers=("fc1", "fc2", "fc3", "fc"))
+    found = {section.title: section for section in report.sections(files.find([tmp_path]))}
+    depth, _ = charts([found["mlp on digits: angles"]])
+    assert depth.panels[0].names == ("fc1", "fc2", "fc3", "fc")
 
 
 def test_the_cost_leaves_out_the_first_epoch_and_what_was_resumed(tmp_path):
@@ -253,7 +318,7 @@ def test_angles_are_drawn_for_each_layer_and_for_many_only_some_and_by_depth(tmp
     assert (len(titles), titles[0], titles[-1]) == (12, "layer0", "layer29")
     assert over_training.panels[0].lines[0].y == pytest.approx([0.305, 0.285, 0.265, 0.245])
     (shares,) = [section for section in found if "direction and length" in section.title]
-    assert next(charts([shares])).panels[0].lines[0].y[0] == pytest.approx(0.9)  # 0.9² of 0.3² + 0.9²
+    assert "in 30 layers, from layer0 to layer29: share of direction P 0.90." in said(shares)  # 0.9² of 0.3² + 0.9²
 
 
 def test_without_angles_there_is_no_section_on_them(tmp_path):
@@ -332,7 +397,7 @@ def broken(folder, name, content):
         (lambda folder: None, "run: no such folder"),
         (lambda folder: folder.mkdir(), "there is no run in it"),
         (lambda folder: broken(folder, "config.json", '{"a": 1}'), "is not that of a run, it has no format"),
-        (lambda folder: broken(folder, "config.json", "{"), "is no JSON"),
+        (lambda folder: broken(folder, "config.json", "{"), "is not JSON"),
         (lambda folder: broken(folder, "metrics.jsonl", "x\n"), "line 1: is not a record of a run"),
         (lambda folder: broken(folder, "metrics.jsonl", '{"event": "epoch"}\n'), "an epoch's record has no epoch"),
         (lambda folder: broken(folder, "angles.jsonl", "x\n"), "line 1: not a record of an AngleProbe"),

@@ -164,10 +164,10 @@ def test_layouts_precisions_and_optimizers_train_and_resume(change, tmp_path, mo
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("step", [0, 6, 9])  # the first, the last of an epoch, one in the middle of one
-def test_a_run_that_is_asked_to_stop_ends_behind_its_step_and_goes_on_from_there(step, number, tmp_path, monkeypatch):
+def test_a_run_that_is_asked_to_stop_ends_after_its_step_and_goes_on_from_there(step, number, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         interrupt_at(patch, step, number)
-        with pytest.raises(KeyboardInterrupt, match=f"behind step {step + 1}; --resume"):
+        with pytest.raises(KeyboardInterrupt, match=f"after step {step + 1}; resume with --resume --run-dir "):
             run(SMALL, tmp_path / "stopped")
     assert checkpoints.steps(tmp_path / "stopped" / "checkpoints")[-1] == step + 1
     assert not runs.read(tmp_path / "stopped").finished

@@ -16,6 +16,7 @@ from prproduct.classification.training import ClassifierConfig, train
 from prproduct.lab import runs
 from prproduct.lab.errors import InputError
 from prproduct.lab.hardware import Hardware
+from prproduct.lab.report.content import number
 from prproduct.lab.sweep import Plan
 from prproduct.lab.sweep.jobs import attempt
 
@@ -131,10 +132,11 @@ def test_it_trains_prints_the_table_and_writes_the_page(capsys, tmp_path, pages)
     assert "the page with curves and angles: study/report.html" in out
     rows = rows_in(out)
     assert "mlp-2-8 on digits: test error in %" in out
-    assert [row[:2] for row in rows] == [["p", "2"], ["tempered:0.5", "2"]]
+    assert [row[:2] for row in rows] == [["P", "2"], ["tempered:0.5", "2"]]
     ends = [runs.read(folder).of("end")[0]["last"]["test_error"] for folder in folders]
     assert rows[0][2].startswith(f"{50 * (ends[0] + ends[2]):.2f} ± ")
-    assert rows[1][4].startswith(f"{50 * (ends[1] - ends[0] + ends[3] - ends[2]):+.2f} ± ")
+    difference = 50 * (ends[1] - ends[0] + ends[3] - ends[2])
+    assert rows[1][4].startswith(f"{number(difference, sign=True)} ± ")
 
     before = {path: path.read_bytes() for path in (tmp_path / "study").rglob("*") if path.is_file()}
     status, again, err = typed(capsys, *words)
@@ -238,21 +240,21 @@ def rows_in(shown):
 def test_differences_are_taken_between_runs_of_the_same_seed_alone():
     records = [record("p", 0, 0.10, 0.12), record("p", 1, 0.30, 0.20), record("pr", 1, 0.25, 0.22)]
     assert rows_of(records) == [
-        ["p", "2", "20.00 ± 14.14", "16.00 ± 5.66"],
-        ["pr", "1", "25.00", "22.00", "-5.00", "+2.00"],
+        ["P", "2", "20.00 ± 14.14", "16.00 ± 5.66"],
+        ["PR", "1", "25.00", "22.00", "−5.00", "+2.00"],
     ]
 
 
 def test_without_p_or_without_a_selected_epoch_the_cells_are_empty():
-    assert rows_of([record("pr", 0, 0.1, None), record("pr", 1, 0.2, None)]) == [["pr", "2", "15.00 ± 7.07"]]
+    assert rows_of([record("pr", 0, 0.1, None), record("pr", 1, 0.2, None)]) == [["PR", "2", "15.00 ± 7.07"]]
 
 
 def test_the_study_of_gradients_fits_in_80_columns():
     names = ("p", "no-length", "no-direction", "r", "pr")
     records = [record(name, seed, 0.1 + 0.8 * (name == "r") * seed, 0.1) for name in names for seed in (0, 1)]
     rows = rows_of(records)
-    assert [row[0] for row in rows] == list(names)
-    assert rows[3] == ["r", "2", "50.00 ± 56.57", "10.00 ± 0.00", "+40.00 ± 56.57", "+0.00 ± 0.00"]
+    assert [row[0] for row in rows] == ["P", "R", "PR", "no-length", "no-direction"]
+    assert rows[1] == ["R", "2", "50.00 ± 56.57", "10.00 ± 0.00", "+40.00 ± 56.57", "0.00 ± 0.00"]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import io
 import signal
+import socket
 from collections import deque
 
 import pytest
@@ -9,11 +10,12 @@ from rich.console import Console
 from sweep_jobs import job
 from training_runs import SMALL
 
+from prproduct import cli
 from prproduct.classification.data import load
 from prproduct.lab import runs
 from prproduct.lab.engine import Stopped
 from prproduct.lab.errors import InputError
-from prproduct.lab.sweep import Ending, Job, sweep
+from prproduct.lab.sweep import Ending, Job, Plan, sweep
 from prproduct.lab.sweep.driver import DIED, FAILED, FINISHED, REFUSED, STOPPED
 from prproduct.lab.sweep.jobs import attempt
 from prproduct.lab.sweep.progress import Silent, Terminal, steps_done
@@ -125,7 +127,7 @@ def test_a_signal_stops_the_running_ones_and_starts_no_other(tmp_path, number):
     assert workers.started == ["a", "b"]
     assert workers.asked
     assert workers.closed
-    assert said.lines == ["stopping; runs that write their checkpoints: 1"]
+    assert said.lines == ["stopping; runs that write their checkpoints: 1", "stopped; the same command goes on"]
 
 
 @pytest.fixture
@@ -197,3 +199,27 @@ def test_progress_is_read_from_the_records_of_a_run(tmp_path):
     run.append({"event": "epoch", "step": 63})
     run.close()
     assert steps_done(one) == 63
+
+
+def test_a_ray_cluster_that_is_not_there_is_one_line_before_anything_starts(tmp_path, capsys, monkeypatch):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"  # nobody listens
+    for words in ([address], [f"ray://{address}"]):
+        with pytest.raises(SystemExit) as end:
+            cli.main(["reproduce", "gradients", "--data", "digits", "-o", str(tmp_path / "a"), "--ray", *words])
+        assert end.value.code == 2
+        said = capsys.readouterr().err
+        assert f"Ray at {words[0]}: cannot be reached" in said
+        assert said.count("\n") == 1
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    with pytest.raises(InputError, match="cannot be reached"):
+        Plan(ray=True).open(1)
+    assert not (tmp_path / "a").exists()
+
+
+def test_an_output_folder_that_cannot_be_written_is_refused_before_anything_starts(capsys):
+    with pytest.raises(SystemExit) as end:
+        cli.main(["reproduce", "gradients", "--data", "digits", "-o", "/proc/runs"])
+    assert end.value.code == 2
+    assert capsys.readouterr().err == "prproduct: /proc/runs: cannot be written (No such file or directory)\n"

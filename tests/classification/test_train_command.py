@@ -109,7 +109,7 @@ def test_a_device_that_is_not_there_is_one_line(capsys):
 def test_a_folder_of_another_run_is_left_alone(capsys, tmp_path):
     run(SMALL, tmp_path / "a")
     before = content(tmp_path / "a")
-    for words in (["--seed", "1"], ["--seed", "1", "--resume"], []):
+    for words in (["--seed", "1"], ["--seed", "1", "--resume"], ["--seed", "1", "--restart"], []):
         status, said = typed(capsys, *QUICK, *words, "--run", "a")
         assert status == 2
         assert "belongs to another configuration" in said
@@ -136,10 +136,10 @@ def interrupted(capsys, monkeypatch, *words):
 def test_ctrl_c_leaves_a_run_that_goes_on(capsys, tmp_path, monkeypatch):
     status, said = interrupted(capsys, monkeypatch, *QUICK, "--run", "a")
     assert status == 130
-    assert "stopped behind step 3; --resume goes on" in said
+    assert "stopped after step 3; resume with --resume --run-dir a" in said
     status, said = typed(capsys, *QUICK, "--run", "a", "--resume")
     assert status == 0
-    assert "going on behind step 3" in said
+    assert "resuming after step 3" in said
     assert runs.read(tmp_path / "a").finished
 
 
@@ -154,7 +154,7 @@ def test_a_corrupt_checkpoint_is_one_line_and_nothing_is_lost(capsys, tmp_path, 
     assert said.count("\n") == 1
     assert content(tmp_path / "a") == before
     weights.parent.rename(tmp_path / "away")
-    status, said = typed(capsys, *QUICK, "--run", "a", "--resume")
+    status, said = typed(capsys, "--run", "a", "--restart")
     assert status == 0
     assert checkpoints.steps(tmp_path / "a" / "checkpoints")[-1] == 8
 

@@ -34,11 +34,11 @@ def metrics(folder):
 
 
 def last(folder):
-    """Everything in the last checkpoint but the lengths of files, which times get into."""
+    """Everything in the last checkpoint but lengths and checksums of the records, which times get into."""
     place = Path(folder) / runs.CHECKPOINTS
     found = place / f"step-{checkpoints.steps(place)[-1]:08d}"
     state = json.loads((found / "state.json").read_text())["state"]
-    del state["lengths"]
+    del state["records"]
     return {name: (found / f"{name}.safetensors").read_bytes() for name in ("model", "optimizer")} | {"state": state}
 
 
@@ -122,8 +122,8 @@ def train_with_little_space(config, folder, bytes_in_a_file):
         os._exit(3 if "cannot be written (File too large)" in str(error) and "\n" not in str(error) else 4)
 
 
-def train_as(rank, processes, port, config, folder, resume, stop_at):
-    """As torchrun would start it; the second process is asked to stop in the middle of a step."""
+def train_as(rank, processes, port, config, folder, resume, stop_at, stop=signal.SIGINT):
+    """As torchrun would start it; the second process is asked to stop in the middle of a step, or is killed."""
     os.environ |= {
         "TORCHELASTIC_RUN_ID": "test",
         "RANK": str(rank),
@@ -139,7 +139,7 @@ def train_as(rank, processes, port, config, folder, resume, stop_at):
 
         def stopped(self, model, batch):
             if batch.step == stop_at:
-                signal.raise_signal(signal.SIGINT)
+                signal.raise_signal(stop)
             return sums(self, model, batch)
 
         Classification.sums = stopped
@@ -147,16 +147,21 @@ def train_as(rank, processes, port, config, folder, resume, stop_at):
         run(config, folder, resume=resume)
     except KeyboardInterrupt:
         os._exit(130)
+    except InputError as error:
+        if stop == signal.SIGKILL:
+            (Path(folder) / "said").write_text(str(error))
+            os._exit(2)
+        raise
     torch.distributed.destroy_process_group()
     os._exit(0)  # Gloo's threads may outlive the group, and abort a process that leaves in the usual way
 
 
-def train_together(processes, config, folder, resume=False, stop_at=None):
+def train_together(processes, config, folder, resume=False, stop_at=None, stop=signal.SIGINT):
     """Train in several processes; their exit statuses."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    arguments = (processes, port, config, folder, resume, stop_at)
+    arguments = (processes, port, config, folder, resume, stop_at, stop)
     started = [process(train_as, rank, *arguments) for rank in range(processes)]
     for one in started:
         one.join(120)

@@ -1,10 +1,16 @@
 """The progress that a terminal shows."""
 
+import json
+import re
 from io import StringIO
 
 from rich.console import Console
 
+from prproduct.classification.training import ClassifierConfig, train
+from prproduct.lab.hardware import Hardware
 from prproduct.lab.progress import Terminal
+from prproduct.lab.sweep import Ending, Job
+from prproduct.lab.sweep import progress as sweeps
 
 EPOCH = {"epoch": 4, "step": 8, "train_loss": 0.25, "test_error": 0.125, "time": {"samples_per_second": 1234.5}}
 
@@ -25,9 +31,54 @@ def test_a_terminal_has_a_bar_with_speed_and_time_left_and_a_line_for_each_epoch
     assert "8/8" in said
     assert "loss 1.5000" in said
     assert "images/s" in said
-    assert "left" in said
+    assert re.search(r"elapsed 0:00:0\d remaining 0:00:00", re.sub(r"\x1b\[[\d;?]*\w", "", said))
     assert "epoch 5: train loss 0.2500, test error 12.50 %, 1,234 images/s" in said
 
 
 def test_a_file_has_the_lines_of_epochs_alone():
     assert shown(terminal=False) == "epoch 5: train loss 0.2500, test error 12.50 %, 1,234 images/s\n"
+
+
+def test_paths_with_brackets_are_shown_as_they_are():
+    stream = StringIO()
+    progress = Terminal("images", Console(file=stream, force_terminal=False, width=150))
+    progress.say("run folder runs/[red]a[/red]/[0]")
+    assert stream.getvalue() == "run folder runs/[red]a[/red]/[0]\n"
+
+
+def test_a_sweeps_bars_show_names_with_brackets_and_end_at_100_percent(tmp_path):
+    stream = StringIO()
+    progress = sweeps.Terminal(Console(file=stream, force_terminal=True, width=150))
+    job = Job("[bold]a[/bold]", tmp_path / "a", print, 1)  # one step, as jobs of several trainings have
+    made_run = {"format": 1, "task": "test", "environment": {}}
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "config.json").write_text(json.dumps(made_run))
+    (tmp_path / "a" / "metrics.jsonl").write_text('{"event": "step", "step": 700}\n')
+    progress.begin([job], 0)
+    progress.look([job])
+    progress.settled(job, Ending("finished"))
+    progress.end()
+    said = stream.getvalue()
+    assert "[bold]a[/bold]" in said
+    assert "100%" in said
+    assert "700" not in said
+    assert "70000%" not in said
+
+
+def test_the_header_says_what_is_trained_where_and_that_a_busy_machine_may_want_one_thread(tmp_path, monkeypatch):
+    monkeypatch.setattr("os.getloadavg", lambda: (99.0, 99.0, 99.0))
+    stream = StringIO()
+    config = ClassifierConfig(arch="mlp-2-8", data="digits", product="pr", epochs=1, batch_size=400, seed=3)
+    train(
+        config,
+        tmp_path / "a",
+        hardware=Hardware(accelerator="cpu", threads=2),
+        tensorboard=False,
+        progress=Terminal("images", Console(file=stream, width=400)),
+    )
+    first, second, third, *_ = stream.getvalue().splitlines()
+    assert first == (
+        "mlp-2-8 with the product PR on digits, 1,298 training images, seed 3: 610 parameters, 1 epochs of 4 steps"
+    )
+    assert second == f"cpu, 2 CPU threads; run folder {tmp_path / 'a'}"
+    assert third.startswith("this machine is busy (load 99.0 on ")

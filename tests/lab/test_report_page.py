@@ -5,9 +5,10 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from matplotlib.figure import Figure
 
 from prproduct.lab.errors import InputError
-from prproduct.lab.report import content, files
+from prproduct.lab.report import charts, content, files
 from prproduct.lab.report.charts import COLOURS, chart_svg, panel_svg, styles
 from prproduct.lab.report.content import (
     Bullets,
@@ -193,3 +194,21 @@ def test_markdown_is_written_with_its_charts_beside_it(tmp_path):
     text = (tmp_path / "my report.md").read_text()
     (link,) = re.findall(r"\]\(<(.*)>\)", text)
     ElementTree.parse(tmp_path / link)
+
+
+def test_a_single_epoch_is_a_point_in_the_middle_with_room_around_it():
+    panel = LinePanel("test error, %", "epoch", (Line("p", (1,), (50.0,)), Line("pr", (1,), (49.99,))))
+    axes = Figure().subplots()
+    charts._draw(axes, panel, charts.styles(["p", "pr"]))
+    assert axes.get_xlim() == (0, 2)
+    assert list(axes.get_xticks()) == [1]
+    low, high = axes.get_ylim()
+    assert low < 46
+    assert high > 54
+
+
+def test_names_of_layers_stand_on_the_axis():
+    panel = LinePanel("a", "layer", (Line("p", (1, 2), (1.0, 2.0)),), names=("fc1", "fc"))
+    svg = charts.panel_svg(panel, charts.styles(["p"]), "a")
+    assert ">fc1<" in svg
+    assert ">fc<" in svg

@@ -2,11 +2,15 @@
 
 import json
 import os
+import threading
+from pathlib import Path
 
 import pytest
 
 from prproduct.lab import runs
 from prproduct.lab.errors import InputError
+from prproduct.lab.files import check_writable
+from prproduct.lab.recording import Recorder
 from prproduct.lab.runs import Run
 
 IDENTITY = {"task": "test", "config": {"seed": 0, "recipe": {"epochs": 3, "milestones": (1, 2)}}}
@@ -101,7 +105,7 @@ def test_a_disk_that_is_full_is_one_line(tmp_path):
 def test_records_are_cut_to_a_checkpoints_lengths_and_lost_ones_are_noticed(tmp_path):
     run = opened(tmp_path / "a")
     run.append({"event": "step", "step": 1})
-    lengths = run.lengths()
+    lengths = run.records()
     run.append({"event": "step", "step": 2})
     (tmp_path / "a" / "angles.jsonl").write_text("{}\n")
     run.cut(lengths)
@@ -134,3 +138,34 @@ def test_numbers_that_json_has_not_are_not_written(tmp_path):
         run.append({"event": "step", "loss": float("nan")})
     assert not (tmp_path / "a" / "metrics.jsonl").exists()
     run.close()
+
+
+def test_a_disk_that_is_full_is_one_line_from_tensorboards_thread_too(tmp_path, capsys):
+    run = opened(tmp_path / "a")
+    recorder = Recorder(run, 0, tensorboard=True)
+    thread = recorder._board.file_writer.event_writer._async_writer._worker
+    thread._next_flush_time = 0  # it flushes now, and not in two minutes
+
+    def full():
+        raise OSError(28, "No space left on device")
+
+    thread._record_writer.flush = full
+    with pytest.raises(InputError, match=r"tensorboard: cannot be written \(No space left on device\)$"):  # noqa: PT012
+        for step in range(1000):
+            recorder.add("step", {"step": step, "loss": 1.0})
+            thread._next_flush_time = 0
+        recorder.close()
+    thread.join(10)
+    recorder._board = None
+    recorder.close()
+    assert capsys.readouterr().err == ""
+    assert threading.excepthook is not recorder._in_a_thread
+    run.close()
+
+
+def test_checking_a_folder_leaves_nothing_there(tmp_path):
+    check_writable(tmp_path / "a" / "b")
+    check_writable(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(InputError, match=r"^/proc/a.*: cannot be written"):
+        check_writable(Path("/proc/a/b"))

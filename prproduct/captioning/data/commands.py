@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 from prproduct.captioning.data import grids, peers, pictures, prepared, sources, vocabulary
 from prproduct.captioning.encoder import DEFAULT, load
@@ -87,7 +88,7 @@ def _print(captions: prepared.CaptionSet, output: Path) -> None:
     table.add_row("vocabulary", f"{len(captions.vocabulary.words):,} words with UNK, which is {unknown:.2%} of all")
     table.add_row("longest", f"{captions.longest} words")
     table.add_row("fingerprint", captions.fingerprint)
-    table.add_row("in", str(output))
+    table.add_row("in", Text(str(output)))
     Console(soft_wrap=True).print(table, highlight=False)
 
 

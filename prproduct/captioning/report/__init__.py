@@ -16,11 +16,22 @@ from prproduct.captioning.report.words import summary
 from prproduct.lab.errors import InputError
 from prproduct.lab.report import files
 from prproduct.lab.report.content import Section
+from prproduct.lab.report.origin import angles_of
 from prproduct.lab.runs import Record
 
 __all__ = ["TITLE", "scores_of", "sections", "write"]
 
 TITLE = "The PR product in image captioning"
+
+
+def check(record: Record) -> None:
+    """Refuse a run whose files do not hold what this report reads."""
+    (group,) = groups([record])
+    runs([group])
+    for run in group.runs:
+        if run.counts:
+            _ = run.scores
+            angles_of(record)
 
 
 def sections(records: Sequence[Record], pictures: Path | None = None) -> list[Section]:

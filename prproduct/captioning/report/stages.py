@@ -19,12 +19,11 @@ from prproduct.lab.errors import InputError
 from prproduct.lab.report import observations
 from prproduct.lab.report.observations import BASELINE, adjusted, by_product, ending, once, told_apart
 from prproduct.lab.report.statistics import PairedDifference, Sample, paired_difference
-from prproduct.lab.runs import CONFIG, Record
+from prproduct.lab.runs import CONFIG, HARMLESS, Record
 
 PHASES = {"xe": "cross-entropy", "rl": "REINFORCE"}
-_FIRST = (BASELINE, "r", "pr")  # the order of the paper's table
 _OF_AN_EPOCH = ("epoch", "step", "train_loss", "validation_loss", "validation_cider", "time")
-_NOT_SHARED = ("product", "seed", "phase")
+_NOT_SHARED = ("product", "seed", "phase", *HARMLESS)
 IDLE = {  # what a phase does not use
     "xe": ("baseline", "candidates", "samples"),
     "rl": ("captions_per_image", "feedback_step", "feedback_every", "feedback_limit", "dropout"),
@@ -52,7 +51,7 @@ class Stage:
     @cached_property
     def counted(self) -> dict[str, dict[int, Run]]:
         """The runs that count, by product and seed."""
-        return by_product(self.runs, _FIRST)
+        return by_product(self.runs)
 
 
 @dataclass(frozen=True)
@@ -186,7 +185,7 @@ def _settings(record: Record) -> tuple[dict[str, Any], dict[str, Any]]:
 def _shared(config: Mapping[str, Any]) -> dict[str, Any]:
     """What the runs of a stage have in common."""
     left_out = (*_NOT_SHARED, *IDLE[config["phase"]])
-    return {key: value for key, value in config.items() if key not in left_out}
+    return {key: value for key, value in config.items() if key not in left_out and value is not None}
 
 
 def _captions(record: Record) -> str:

@@ -160,7 +160,7 @@ def beside_paper(groups: Sequence[Group]) -> Section:
     header = ("", "the paper", *(group.name for group in groups))
     caption = "What differs between the paper and ours. In brackets: not in the paper, but in its author's public code."
     return Section(
-        "Beside the paper",
+        "Compared with the paper",
         (
             Table(caption, header, "l" * len(header), tuple(rows)),
             Folded("The paper's Table 3: other methods on the test images of Karpathy's split", (_methods(),)),

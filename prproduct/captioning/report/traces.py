@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from prproduct.captioning.report.stages import PHASES, Group, Run
 from prproduct.lab.report.charts import display
 from prproduct.lab.report.content import Block, Code, Paragraph, Section, Table, Text, number, seconds_text
+from prproduct.lab.report.observations import placed
 from prproduct.lab.report.origin import COLUMNS, OPENING, origin, written
 
 _HEADER = ("product", "phase", "seed", "ended", "test CIDEr", "validation CIDEr", "time", *COLUMNS)
@@ -16,11 +17,7 @@ def runs(groups: Sequence[Group]) -> list[Section]:
     """A table of the runs of each group."""
     sections = [Section("Runs", (OPENING,))]
     for group in groups:
-        rows = [
-            _row(run, stage.phase)
-            for stage in group.stages
-            for run in sorted(stage.runs, key=lambda run: (run.product, run.seed, str(run.record.folder)))
-        ]
+        rows = [_row(run, stage.phase) for stage in group.stages for run in sorted(stage.runs, key=placed)]
         caption = f"{len(rows)} runs; {sum(run.counts for run in group.runs)} of them are averaged."
         table = Table(caption, _HEADER, "llrlrrrllll", tuple(rows))
         blocks: tuple[Block, ...] = (*(Paragraph(text) for text in _shared(group)), table)

@@ -34,8 +34,8 @@ def summary(groups: Sequence[Group], found: Sequence[Comparison]) -> Section:
 
 
 def verdict(comparison: Comparison) -> str:
-    """In a few words: better, worse, not shown, or why it cannot be said."""
-    return observations.verdict(comparison.difference, comparison.adjusted, lambda mean: mean > 0)
+    """The size of the difference, and of how many pairs."""
+    return observations.verdict(comparison.difference, lambda mean: mean > 0, digits=1)
 
 
 def _headline(groups: Sequence[Group], found: Sequence[Comparison]) -> str:
@@ -49,11 +49,11 @@ def _headline(groups: Sequence[Group], found: Sequence[Comparison]) -> str:
     name = "PR" if asked[0].product == "pr" else "the other product"
     if not any(comparison.adjusted is not None for comparison in asked):
         return f"Whether {name} captions better than the inner product P cannot be said: it takes at least two seeds."
-    verdicts = [verdict(comparison) for comparison in asked]
-    better, worse = verdicts.count("significantly better"), verdicts.count("significantly worse")
+    outcomes = [observations.outcome(one.difference, one.adjusted, lambda mean: mean > 0) for one in asked]
+    better, worse = outcomes.count("better"), outcomes.count("worse")
     question = f"Does {name} caption better than the inner product P?"
     if not better and not worse:
-        return f"{question} In none of {len(asked)} comparisons is a difference shown."
+        return f"{question} In none of {len(asked)} comparisons is the difference more than chance explains."
     return f"{question} Significantly better in {better} of {len(asked)} comparisons, significantly worse in {worse}."
 
 

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from prproduct.classification.data import locate
 from prproduct.classification.data.dataset import load, missing
@@ -34,7 +35,7 @@ def list_(data_dir: DataDir = None) -> None:
             f"{known.train_count:,}",
             f"{known.test_count:,}",
         )
-        table.add_row(known.name, *numbers, _where(known, data_dir))
+        table.add_row(known.name, *numbers, Text(_where(known, data_dir)))
     _print(table)
 
 
@@ -59,7 +60,7 @@ def verify(name: Name, data_dir: DataDir = None) -> None:
         if not math.isclose(said, true, abs_tol=1e-7):
             raise InputError(f"{name}: its mean {mean} and deviation {std} are not {wanted.mean} and {wanted.std}")
     table = Table("data set", name, box=None)
-    table.add_row("where", _where(wanted, data_dir))
+    table.add_row("where", Text(_where(wanted, data_dir)))
     table.add_row("training images", f"{tuple(dataset.train_images.shape)}, verified")
     table.add_row("test images", f"{tuple(dataset.test_images.shape)}, verified")
     table.add_row("classes", str(dataset.classes))

@@ -10,8 +10,9 @@ import zlib
 from pathlib import Path
 from typing import NamedTuple
 
-from prproduct.classification.data.sources import File, Layout, Source
+from prproduct.classification.data.sources import LARGEST_ARCHIVE, LARGEST_FILE, File, Layout, Source
 from prproduct.lab.errors import InputError
+from prproduct.lab.files import check_file
 
 SYSTEM = Path("/usr/share/datasets")  # of Debian's package dataset-fashion-mnist
 _UNREADABLE = (OSError, EOFError, zlib.error, tarfile.TarError)  # what truncated and corrupt archives raise
@@ -47,14 +48,15 @@ def find(source: Source, data_dir: str | Path | None = None) -> Found | None:
                 if any(_stored(folder, file.name) for file in (*layout.train, *layout.test)):
                     return Found(layout, folder)
         for layout in source.layouts:
-            if layout.archive and (root / layout.archive).is_file():
+            if layout.archive and os.path.lexists(root / layout.archive):
                 return Found(layout, root / layout.archive)
     return None
 
 
 def read(found: Found, files: tuple[File, ...]) -> dict[str, bytes]:
     """The contents of these files by their paths; InputError for one that is missing, broken or another."""
-    contents = _from_archive(found, files) if found.place.is_file() else _from_folder(found.place, files)
+    archived = found.place.name == found.layout.archive
+    contents = _from_archive(found, files) if archived else _from_folder(found.place, files)
     for file, (path, content) in zip(files, contents.items(), strict=True):
         md5 = hashlib.md5(content, usedforsecurity=False).hexdigest()
         if md5 != file.md5:
@@ -67,7 +69,7 @@ def read(found: Found, files: tuple[File, ...]) -> dict[str, bytes]:
 
 def _stored(folder: Path, name: str) -> Path | None:
     """The file as it is stored, packed or not."""
-    return next((path for path in (folder / f"{name}.gz", folder / name) if path.is_file()), None)
+    return next((path for path in (folder / f"{name}.gz", folder / name) if os.path.lexists(path)), None)
 
 
 def _from_folder(folder: Path, files: tuple[File, ...]) -> dict[str, bytes]:
@@ -76,10 +78,16 @@ def _from_folder(folder: Path, files: tuple[File, ...]) -> dict[str, bytes]:
         path = _stored(folder, file.name)
         if path is None:
             raise InputError(f"{folder / file.name}: missing, though others of its files are there; put it there")
+        check_file(path, LARGEST_FILE)
         try:
-            contents[str(path)] = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+            with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
+                contents[str(path)] = stream.read(LARGEST_FILE + 1)
         except _UNREADABLE as error:
             raise InputError(f"{path}: cannot be read, it is truncated or corrupt ({error})") from None
+        if len(contents[str(path)]) > LARGEST_FILE:
+            raise InputError(
+                f"{path}: unpacks to more than {LARGEST_FILE:,} bytes, as no official file does; remove it"
+            )
     return contents
 
 
@@ -87,9 +95,13 @@ def _from_archive(found: Found, files: tuple[File, ...]) -> dict[str, bytes]:
     """Straight from the archive: nothing is unpacked on disk, so nothing can be left there half unpacked."""
     names = [f"{found.layout.folders[0]}/{file.name}" for file in files]
     contents: dict[str, bytes] = {}
+    check_file(found.place, LARGEST_ARCHIVE)
     try:
         with tarfile.open(found.place, "r:gz") as archive:
             for member in archive:
+                if member.size > LARGEST_FILE:
+                    what = f"{member.name} in it has {member.size:,} bytes"
+                    raise InputError(f"{found.place}: {what}, as no official file has; remove it")
                 stored = archive.extractfile(member) if member.name in names and member.isfile() else None
                 if stored:
                     contents[member.name] = stored.read()

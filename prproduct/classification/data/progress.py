@@ -19,7 +19,7 @@ def download_bars() -> Iterator[Report]:
     >>> with download_bars() as report:
     ...     data = load("digits", report=report)
     """
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     bars = Progress(*columns, console=Console(stderr=True))
     tasks: dict[str, TaskID] = {}
 

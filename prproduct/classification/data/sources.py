@@ -13,6 +13,10 @@ from typing import NamedTuple
 from prproduct.classification.data import formats
 from prproduct.lab.errors import InputError
 
+# Bytes, checked before anything is read. The largest official file, CIFAR-100's pickled training images, has 155 MB,
+# and the largest official archive 171 MB.
+LARGEST_FILE, LARGEST_ARCHIVE = 160_000_000, 180_000_000
+
 
 class File(NamedTuple):
     """A file, and the md5 of its content, unpacked if it ends in .gz."""

@@ -14,9 +14,20 @@ from prproduct.classification.report.words import summary
 from prproduct.lab.errors import InputError
 from prproduct.lab.report import files
 from prproduct.lab.report.content import Section
+from prproduct.lab.report.origin import angles_of
 from prproduct.lab.runs import Record
 
 TITLE = "The PR product in image classification"
+
+
+def check(record: Record) -> None:
+    """Refuse a run whose files do not hold what this report reads."""
+    (group,) = groups([record])
+    cost([group])
+    runs([group])
+    if group.counted:
+        training(group)
+        angles_of(record)
 
 
 def sections(records: Sequence[Record]) -> list[Section]:
@@ -39,8 +50,13 @@ def sections(records: Sequence[Record]) -> list[Section]:
 def write(folders: Sequence[Path], target: Path) -> None:
     """Write the report on the runs that folders are or hold, as HTML, or as Markdown if the target ends in .md."""
     target = files.check_target(target)
-    records = files.find(folders)
-    for record in records:
+    found, broken = files.find_all(folders)
+    for record in found:
         if record.config["task"] != "classifier":
             raise InputError(f"{record.folder}: is a run of a {record.config['task']}, not of a classifier")
-    files.write(TITLE, files.lead(records), sections(records), target)
+    records, refused = files.readable(found, check)
+    broken += refused
+    if not records:
+        raise InputError(broken[0])
+    first, *others = sections(records)
+    files.write(TITLE, files.lead(records, broken), [first, *files.unreadable(broken), *others], target)

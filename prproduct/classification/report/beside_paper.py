@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from prproduct.classification import paper
 from prproduct.classification.recipes import recipe
 from prproduct.classification.report.comparison import Group
-from prproduct.lab.report.charts import display
 from prproduct.lab.report.content import (
     Block,
     Code,
@@ -16,6 +15,7 @@ from prproduct.lab.report.content import (
     Section,
     Table,
     Text,
+    display,
     number,
     plus_minus,
 )
@@ -34,7 +34,7 @@ def beside_paper(groups: Sequence[Group]) -> Section | None:
         blocks += [_table_1(), _ours(cifar), _seeds(cifar), _differs(cifar)]
     if fashion:
         blocks += _gradient_study(fashion)
-    return Section("Beside the paper", tuple(blocks)) if blocks else None
+    return Section("Compared with the paper", tuple(blocks)) if blocks else None
 
 
 def _table_1() -> Table:

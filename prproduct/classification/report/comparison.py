@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from prproduct.classification.data.sources import SOURCES
 from prproduct.lab.errors import InputError
 from prproduct.lab.report import observations
 from prproduct.lab.report.observations import BASELINE, adjusted, by_product, ending, once, told_apart
 from prproduct.lab.report.statistics import PairedDifference, Sample, paired_difference
-from prproduct.lab.runs import CONFIG, Record
+from prproduct.lab.runs import CONFIG, HARMLESS, Record
 
 MEASURES = {"last": "last epoch", "selected": "selected epoch"}
 _OF_AN_EPOCH = ("epoch", "train_loss", "train_error", "test_loss", "test_error", "time")
@@ -48,8 +49,24 @@ class Group:
 
     @cached_property
     def counted(self) -> dict[str, dict[int, Run]]:
-        """The runs that count, by product and seed: the inner product first, then PR, then others by name."""
-        return by_product(self.runs, (BASELINE, "pr"))
+        """The runs that count, by product and seed."""
+        return by_product(self.runs)
+
+    @property
+    def chance(self) -> float | None:
+        """The error of guessing, in percent, if the number of classes is known."""
+        return 100 * (1 - 1 / SOURCES[self.data].classes) if self.data in SOURCES else None
+
+    def learned(self, product: str) -> bool:
+        """Whether the product's error is nearer to the best product's than to that of guessing."""
+        errors = [sample.mean for name in self.counted if (sample := self.sample(name, "last"))]
+        own = self.sample(product, "last")
+        return self.chance is None or own is None or own.mean <= (min(errors) + self.chance) / 2
+
+    def at_chance(self, product: str) -> bool:
+        """Whether the product's error is about that of guessing."""
+        own = self.sample(product, "last")
+        return self.chance is not None and own is not None and own.mean >= 0.95 * self.chance
 
     def errors(self, product: str, measure: str) -> dict[int, float]:
         """Test errors in percent by seed."""
@@ -112,6 +129,7 @@ def _settings(record: Record) -> dict[str, Any]:
         own, data = dict(record.config["config"]), record.config["data"]
         own |= own.pop("recipe")
         str(own.pop("product")), int(own.pop("seed"))
+        own = {key: value for key, value in own.items() if key not in HARMLESS and value is not None}
         settings = {**own, **{key: data[key] for key in ("fingerprint", "mean", "std")}}
         _ = settings["arch"], settings["data"], settings["epochs"], settings["protocol"]
     except (KeyError, TypeError, ValueError) as error:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 from prproduct.classification.report.comparison import Group, Run
-from prproduct.lab.report.content import Block, Chart, LinePanel, Paragraph, Section
+from prproduct.lab.report.content import Block, Chart, Line, LinePanel, Paragraph, Section, display, number, ordered
 from prproduct.lab.report.origin import angles_of
 from prproduct.lab.report.series import BAND, lines
 from prproduct.probe import AngleRecord
@@ -17,6 +17,9 @@ _CURVES = {
     "test_loss": ("test loss", 1.0),
     "train_loss": ("training loss", 1.0),
 }
+NAMED = 12  # layers that have their names on an axis; more have numbers
+# Changes over training that are told in words: where the axis fits the values, and where it is fixed.
+FLAT, FLAT_IN_LIMITS = 0.005, 0.03
 PANELS = 12  # of layers; a deeper network shows so many, evenly spread, and all of them by depth
 
 
@@ -28,9 +31,24 @@ def training(group: Group) -> Chart:
             product: {seed: _of_epochs(run, key, scale) for seed, run in runs.items()}
             for product, runs in group.counted.items()
         }
-        panels.append(LinePanel(title, "epoch", lines(values)))
+        drawn = lines(values)
+        panels.append(LinePanel(title, "epoch", drawn, _limits(group, drawn)))
     caption = f"{BAND} Training error and loss are those seen while training, on images as they were augmented."
+    if failed := [display(product) for product in group.counted if not group.learned(product)]:
+        caption += f" The scale is that of the products that learned; {' and '.join(failed)} may lie above it."
     return Chart(caption, tuple(panels))
+
+
+def _limits(group: Group, drawn: Sequence[Line]) -> tuple[float, float] | None:
+    """Of the lines of products that learned, if others did not."""
+    if all(group.learned(line.product) for line in drawn):
+        return None
+    learned = [line for line in drawn if group.learned(line.product)]
+    values = [value for line in learned for value in (*line.y, *line.low, *line.high) if math.isfinite(value)]
+    if not values or len(learned[0].x) == 1:
+        return None
+    margin = 0.06 * (max(values) - min(values)) or 1.0
+    return min(values) - margin, max(values) + 3 * margin
 
 
 def angles(group: Group) -> list[Section]:
@@ -89,18 +107,52 @@ def _charts(
     known = [layer for layer in layers if layer in values]
     if not known:
         return [Paragraph("No run recorded it.")]
-    shown = _spread(known, PANELS)
+    flat = FLAT if limits is None else FLAT_IN_LIMITS
+    constant = [layer for layer in known if _is_flat(values[layer], flat)]
+    told = [Paragraph(_constants(title, constant, values))] if constant else []
+    varying = [layer for layer in known if layer not in constant]
+    if not varying:
+        return [Paragraph(caption), *told]
     blocks: list[Block] = []
     if len(known) > 3:
-        depth = LinePanel(f"{title}, last recorded step", "layer", lines(_by_depth(known, values)), limits)
-        blocks.append(
-            Chart(f"{caption} By depth, at the last step that was recorded; layer 1 is {known[0]}.", (depth,))
-        )
+        names = tuple(known) if len(known) <= NAMED and max(map(len, known)) <= 12 else ()
+        depth = LinePanel(f"{title}, last recorded step", "layer", lines(_by_depth(known, values)), limits, names)
+        where = "" if names else f" Layer 1 is {known[0]}, layer {len(known)} is {known[-1]}."
+        blocks.append(Chart(f"{caption} By depth, at the last step that was recorded.{where}", (depth,)))
         caption = ""
-    some = f" {len(shown)} of {len(known)} layers, evenly spread." if len(shown) < len(known) else ""
+    shown = _spread(varying, PANELS)
+    some = f" {len(shown)} of {len(varying)} layers, evenly spread." if len(shown) < len(varying) else ""
     panels = tuple(LinePanel(layer, "training step", lines(values[layer]), limits) for layer in shown)
     blocks.append(Chart(f"{caption} Over training, a panel a layer.{some} {BAND}".strip(), panels))
-    return blocks
+    return [*blocks, *told]
+
+
+def _is_flat(values: Mapping[str, Mapping[int, Mapping[float, float]]], flat: float) -> bool:
+    """Whether a layer's value hardly changes over training, under each product."""
+    every = ([value for steps in seeds.values() for value in steps.values()] for seeds in values.values())
+    return all(max(own) - min(own) < flat for own in every)
+
+
+def _constants(
+    title: str, layers: Sequence[str], values: Mapping[str, Mapping[str, Mapping[int, Mapping[float, float]]]]
+) -> str:
+    """The values of layers in which they hardly change, under each product."""
+    found: dict[str, list[float]] = {}
+    for layer in layers:
+        for product, seeds in values[layer].items():
+            found.setdefault(product, []).extend(value for steps in seeds.values() for value in steps.values())
+    parts = []
+    for product in ordered(found):
+        low, high = number(min(found[product])), number(max(found[product]))
+        parts.append(f"{display(product)} {low if low == high else f'{low} to {high}'}")
+    return f"Constant over training in {_listed(layers)}: {title} {', '.join(parts)}."
+
+
+def _listed(layers: Sequence[str]) -> str:
+    """Layers in words; of many the first and the last."""
+    if len(layers) <= 6:
+        return ", ".join(layers)
+    return f"{len(layers)} layers, from {layers[0]} to {layers[-1]}"
 
 
 def _by_depth(

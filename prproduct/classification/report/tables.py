@@ -6,7 +6,6 @@ import statistics
 from collections.abc import Iterator, Sequence
 
 from prproduct.classification.report.comparison import MEASURES, Comparison, Group, Run
-from prproduct.lab.report.charts import display
 from prproduct.lab.report.content import (
     Block,
     Chart,
@@ -16,6 +15,7 @@ from prproduct.lab.report.content import (
     Section,
     Table,
     Text,
+    display,
     number,
     p_text,
     plus_minus,
@@ -120,7 +120,7 @@ def cost(groups: Sequence[Group]) -> Section:
         by_place: dict[str, dict[str, list[float]]] = {}
         for product, runs in group.counted.items():
             for run in runs.values():
-                by_place.setdefault(machine(run.record), {}).setdefault(product, []).extend(_whole_epochs(run))
+                by_place.setdefault(_place(run), {}).setdefault(product, []).extend(_whole_epochs(run))
         rows.append(Heading(group.name))
         for place, times in by_place.items():
             rows += _cost_rows(place, times)
@@ -131,6 +131,12 @@ def cost(groups: Sequence[Group]) -> Section:
     )
     header = ("product", "epochs", "seconds", "ratio to P", "machine")
     return Section("Cost", (Table(caption, header, "lrrrl", tuple(rows)),))
+
+
+def _place(run: Run) -> str:
+    """The machine; recording angles takes time, so that runs that do are compared with each other."""
+    angles = run.record.config["config"].get("angles")
+    return machine(run.record) + (f", angles every {angles} steps" if angles else "")
 
 
 def _cost_rows(place: str, times: dict[str, list[float]]) -> Iterator[tuple[Text, ...]]:

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from prproduct.classification.report.comparison import Group, Run
-from prproduct.lab.report.charts import display
-from prproduct.lab.report.content import Block, Code, Paragraph, Section, Table, Text, number, seconds_text
+from prproduct.lab.report.content import Block, Code, Paragraph, Section, Table, Text, display, number, seconds_text
+from prproduct.lab.report.observations import placed
 from prproduct.lab.report.origin import COLUMNS, OPENING, origin, written
 
 _HEADER = ("product", "seed", "ended", "last, %", "selected, %", "time", *COLUMNS)
@@ -17,7 +17,7 @@ def runs(groups: Sequence[Group]) -> list[Section]:
     """A table of the runs of each group, with the settings that they share."""
     sections = [Section("Runs", (OPENING,))]
     for group in groups:
-        ordered = sorted(group.runs, key=lambda run: (run.product, run.seed, str(run.record.folder)))
+        ordered = sorted(group.runs, key=placed)
         caption = f"{len(group.runs)} runs; {sum(run.counts for run in group.runs)} of them are averaged."
         table = Table(caption, _HEADER, "lrlrrrllll", tuple(_row(run) for run in ordered))
         blocks: tuple[Block, ...] = (Paragraph(_shared(group.settings)), table)

@@ -6,20 +6,31 @@ from collections.abc import Sequence
 
 from prproduct.classification.report.comparison import Comparison, Group
 from prproduct.lab.report import observations
-from prproduct.lab.report.charts import display
-from prproduct.lab.report.content import Block, Bullets, Paragraph, Section, Strong, Text, number, p_text
-from prproduct.lab.report.observations import BASELINE, left_out
+from prproduct.lab.report.content import (
+    Block,
+    Bullets,
+    Paragraph,
+    Section,
+    Strong,
+    Text,
+    display,
+    number,
+    ordered,
+    p_text,
+)
+from prproduct.lab.report.observations import BASELINE, NBSP, left_out
 from prproduct.lab.report.statistics import SIGNIFICANCE, PairedDifference, Sample, detectable_difference
 
-NBSP = "\u00a0"  # keeps a number and its unit on one line
+_CLEAR = 1.0  # percentage points between the errors without one half and without the other
 
 
 def summary(groups: Sequence[Group], found: Sequence[Comparison]) -> Section:
     """What a reader should know who reads nothing else."""
     runs = [run for group in groups for run in group.runs]
-    blocks: list[Block] = [Paragraph((Strong(_headline(groups, found)),))]
+    halves = [sentence for group in groups if (sentence := _which_half(group))]
+    blocks: list[Block] = [Paragraph((Strong(sentence),)) for sentence in [*halves, _headline(groups, found)]]
     if found:
-        blocks.append(Bullets(tuple(map(_line, sorted(found, key=lambda comparison: comparison.product != "pr")))))
+        blocks.append(Bullets(tuple(map(_line, found))))
     blocks += left_out(runs)
     if found:
         blocks.append(Paragraph(_method(len(found)), note=True))
@@ -27,8 +38,37 @@ def summary(groups: Sequence[Group], found: Sequence[Comparison]) -> Section:
 
 
 def verdict(comparison: Comparison) -> str:
-    """In a few words: better, worse, not shown, or why it cannot be said."""
-    return observations.verdict(comparison.difference("last"), comparison.adjusted, lambda mean: mean < 0)
+    """The size of the difference, and of how many pairs."""
+    return observations.verdict(comparison.difference("last"), _fewer)
+
+
+def outcome(comparison: Comparison) -> str:
+    """What the test can tell: "better", "worse", or "open"."""
+    return observations.outcome(comparison.difference("last"), comparison.adjusted, _fewer)
+
+
+def _fewer(mean: float) -> bool:
+    return mean < 0
+
+
+def _which_half(group: Group) -> str | None:
+    """The answer to the question of the paper's introduction, where a group has the runs for it."""
+    both, without_length = group.sample(BASELINE, "last"), group.sample("no-length", "last")
+    lacking = next((name for name in ("no-direction", "no-direction-w") if name in group.counted), None)
+    without_direction = group.sample(lacking, "last") if lacking else None
+    if both is None or without_length is None or without_direction is None:
+        return None
+    lost_length, lost_direction = (sample.mean - both.mean for sample in (without_length, without_direction))
+    if abs(lost_direction - lost_length) < _CLEAR:
+        answer = "Neither half of the gradient alone does the learning"
+    else:
+        answer = (
+            f"The {'direction' if lost_direction > lost_length else 'length'} half of the gradient does the learning"
+        )
+    return (
+        f"{answer}: for {group.name}, the test error is {_percent(without_direction)} without the direction half, "
+        f"{_percent(without_length)} without the length half, and {_percent(both)} with both."
+    )
 
 
 def _headline(groups: Sequence[Group], found: Sequence[Comparison]) -> str:
@@ -36,68 +76,66 @@ def _headline(groups: Sequence[Group], found: Sequence[Comparison]) -> str:
         return "No run is finished, so there is nothing to compare yet."
     asked = [comparison for comparison in found if comparison.product == "pr"] or list(found)
     if not asked:
-        products = sorted({product for group in groups for product in group.counted})
+        products = ordered(product for group in groups for product in group.counted)
         if BASELINE not in products:
             return f"Nothing can be compared: no run of the inner product P is finished, only of {_listed(products)}."
         return "Nothing can be compared: no product stands beside the inner product P in the same configuration."
-    name = "PR" if asked[0].product == "pr" else "the other product"
-    question = f"Does {name} do better than the inner product P?"
-    verdicts = [verdict(comparison) for comparison in asked]
-    better, worse = verdicts.count("significantly better"), verdicts.count("significantly worse")
-    if not any(comparison.adjusted is not None for comparison in asked):
-        return f"Whether {name} does better than P cannot be said: it takes at least two seeds under both."
+    name = display(asked[0].product) if len({comparison.product for comparison in asked}) == 1 else "The other product"
     if len(asked) == 1:
-        outcome = "Yes, significantly" if better else "No, significantly worse" if worse else "That is not shown"
-        return f"{question} {outcome}."
-    if not better and not worse:
-        return f"{question} In none of {len(asked)} comparisons is a difference shown."
-    return f"{question} Significantly better in {better} of {len(asked)} comparisons, significantly worse in {worse}."
+        return f"{name} compared with P: {verdict(asked[0])}. {_chance(asked[0])}"
+    outcomes = [outcome(comparison) for comparison in asked]
+    better, worse = outcomes.count("better"), outcomes.count("worse")
+    return (
+        f"{name} compared with P in {len(asked)} comparisons: better than chance explains in {better}, worse in "
+        f"{worse}; in {outcomes.count('open')} chance can explain the difference, or there are too few runs to tell."
+    )
+
+
+def _chance(comparison: Comparison) -> str:
+    """Whether chance can explain the difference."""
+    difference = comparison.difference("last")
+    if difference is None:
+        return "No seed is finished under both products."
+    if difference.n == 1:
+        return "One pair of runs does not tell chance from effect."
+    if comparison.adjusted is None:
+        return "It is the same in every pair, so that there is no spread to test it by."
+    p_value = _p(comparison.adjusted)
+    if not comparison.group.learned(comparison.product):
+        return f"It takes no test to see that (t test: {p_value})."
+    if comparison.adjusted < SIGNIFICANCE:
+        return f"That is more than chance explains ({p_value})."
+    if not float(number(abs(difference.mean))):
+        return f"A test finds none either ({p_value})."
+    return f"By the test alone, chance can explain it ({p_value})."
 
 
 def _line(comparison: Comparison) -> Text:
     group, difference = comparison.group, comparison.difference("last")
-    title = Strong(f"{display(comparison.product)}, {group.name}: {verdict(comparison)}.")
+    name = display(comparison.product)
+    title = Strong(f"{name}, {group.name}: {verdict(comparison)}.")
     ours, baseline = group.sample(comparison.product, "last"), group.sample(BASELINE, "last")
     if difference is None or ours is None or baseline is None:
         return (title, " No seed is finished under both products.")
-    errors = f" Test error {_percent(ours)}, P's {_percent(baseline)}; "
-    if difference.n == 1:
-        return (
-            title,
-            errors,
-            f"in the one pair {_points(difference.mean)}. One pair does not tell chance from effect.",
-        )
-    if comparison.adjusted is None:
-        return (title, errors, f"{_points(difference.mean)} in each of {difference.n} pairs.")
-    return (title, errors, _numbers(difference, comparison.adjusted), _reach(comparison, difference))
-
-
-def _numbers(difference: PairedDifference, adjusted: float) -> str:
-    corrected = "" if adjusted == difference.p_value else "corrected "
-    return (
-        f"over {difference.n} pairs {_points(difference.mean)}, 95 % interval {number(difference.low, sign=True)} to "
-        f"{number(difference.high, sign=True)}, {corrected}{_p(adjusted)}."
-    )
+    words = f" Test error {_percent(ours)}, P's {_percent(baseline)}."
+    if group.at_chance(comparison.product):
+        words += f" {name} did not learn under this recipe: its error is that of guessing."
+    words += f" {_chance(comparison)}"
+    if comparison.adjusted is not None:
+        words += f" 95 % interval {number(difference.low, sign=True)} to {number(difference.high, sign=True)} points."
+    return (title, words + _reach(comparison, difference))
 
 
 def _reach(comparison: Comparison, difference: PairedDifference) -> str:
     """What so few pairs could have shown, where they showed nothing."""
-    if verdict(comparison) != "no difference shown" or not difference.std:
+    if comparison.adjusted is None or outcome(comparison) != "open" or not difference.std:
         return ""
     seen = detectable_difference(difference.std, difference.n)
-    return (
-        f" With this spread {difference.n} pairs show a difference four times out of five only from {number(seen)} on."
-    )
+    return f" The smallest difference detectable with 80 % power in {difference.n} such pairs: {number(seen)} points."
 
 
 def _percent(sample: Sample) -> str:
     return f"{number(sample.mean)}{NBSP}% (n{NBSP}={NBSP}{sample.n})"
-
-
-def _points(mean: float) -> str:
-    if not float(f"{mean:.2f}"):
-        return "no difference to two decimals"
-    return f"{number(abs(mean))} points {'lower' if mean < 0 else 'higher'}"
 
 
 def _p(value: float) -> str:
@@ -114,5 +152,6 @@ def _method(tests: int) -> str:
     return (
         "Errors are shares of wrong answers on the test images after the last epoch, in percent; differences are in "
         "percentage points. Runs are paired by their seed: both start from the same weights and see the same images in "
-        f"the same order. “Significantly” means p < {SIGNIFICANCE:.2f} in a paired t test, two-sided{corrected}."
+        f"the same order. “More than chance explains” means p < {SIGNIFICANCE:.2f} in a paired t test, two-sided"
+        f"{corrected}."
     )

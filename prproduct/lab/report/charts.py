@@ -20,6 +20,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from prproduct.lab.report.content import Chart, IntervalPanel, LinePanel, Panel
+from prproduct.lab.report.content import display as display  # captioning.report has it from here
 
 
 class Colour(NamedTuple):
@@ -99,15 +100,6 @@ def variables() -> str:
     return f":root{{{light}}}@media screen and (prefers-color-scheme:dark){{:root{{{dark}}}}}"
 
 
-def display(product: str) -> str:
-    """A product's name for readers.
-
-    >>> display("pr"), display("no-length")
-    ('PR', 'no-length')
-    """
-    return product.upper() if product in ("p", "r", "pr") else product
-
-
 def panel_svg(panel: Panel, known: dict[str, Style], key: str) -> str:
     """One panel as an SVG element for a page, which has the variables; `key` keeps its ids apart from other panels'.
 
@@ -154,7 +146,7 @@ def _sample(style: Style) -> Line2D:
 
 
 def _height(panel: Panel) -> float:
-    return HEIGHT if isinstance(panel, LinePanel) else 0.9 + 0.52 * len(panel.intervals)
+    return HEIGHT if isinstance(panel, LinePanel) else 0.9 + 0.62 * len(panel.intervals)
 
 
 def _draw(axes: Axes, panel: Panel, known: dict[str, Style]) -> None:
@@ -170,7 +162,7 @@ def _draw(axes: Axes, panel: Panel, known: dict[str, Style]) -> None:
 
 def _draw_lines(axes: Axes, panel: LinePanel, known: dict[str, Style]) -> None:
     axes.grid(axis="y", linewidth=0.8)
-    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+    _place_ticks(axes, panel)
     axes.yaxis.set_major_locator(MaxNLocator(5))
     axes.ticklabel_format(axis="y", useOffset=False)
     for line in panel.lines:
@@ -188,18 +180,41 @@ def _draw_lines(axes: Axes, panel: LinePanel, known: dict[str, Style]) -> None:
             marker="o" if few else None,
             markersize=3,
         )
-    if panel.limits:
-        axes.set_ylim(*panel.limits)
+    if limits := panel.limits or _limits_of_points(panel):
+        axes.set_ylim(*limits)
+
+
+def _place_ticks(axes: Axes, panel: LinePanel) -> None:
+    """Whole numbers, or names; a single place stands in the middle."""
+    places = sorted({place for line in panel.lines for place in line.x})
+    if panel.names:
+        axes.set_xticks(range(1, len(panel.names) + 1), panel.names, rotation=30, ha="right", rotation_mode="anchor")
+    elif len(places) == 1:
+        axes.set_xticks(places)
+        axes.set_xlim(places[0] - 1, places[0] + 1)
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+
+
+def _limits_of_points(panel: LinePanel) -> tuple[float, float] | None:
+    """For panels with a single place: around all points, not so near that a hundredth looks like a cliff."""
+    values = [value for line in panel.lines for value in (*line.y, *line.low, *line.high) if math.isfinite(value)]
+    if len({place for line in panel.lines for place in line.x}) != 1 or not values:
+        return None
+    low, high = min(values), max(values)
+    margin = max(high - low, 0.2 * max(abs(low), abs(high)), 1e-6) / 2
+    return low - margin, high + margin
 
 
 def _draw_intervals(axes: Axes, panel: IntervalPanel, known: dict[str, Style]) -> None:
     axes.spines["left"].set_visible(False)
     axes.set_yticks([])
-    axes.set_ylim(len(panel.intervals) - 0.35, -0.75)
+    axes.set_ylim(len(panel.intervals) - 0.55, -0.75)
     axes.margins(x=0.08)
+    axes.xaxis.set_major_locator(MaxNLocator(4))
     for row, interval in enumerate(panel.intervals):
         colour = known[interval.product].colour.light
-        axes.plot([0, 0], [row - 0.17, row + 0.17], color=SOFT.light, linewidth=1)
+        axes.plot([0, 0], [row - 0.14, row + 0.14], color=SOFT.light, linewidth=1)
         if interval.low is not None and interval.high is not None:
             axes.plot([interval.low, interval.high], [row, row], color=colour, linewidth=1.8, solid_capstyle="butt")
         spots = [row] * len(interval.points)
@@ -208,8 +223,8 @@ def _draw_intervals(axes: Axes, panel: IntervalPanel, known: dict[str, Style]) -
         # Above its row, not beside it: so a narrow screen has the width for the interval.
         axes.annotate(
             interval.label,
-            (0, row),
-            (0, 8),
+            (0, row - 0.3),
+            (0, 0),
             xycoords=axes.get_yaxis_transform(),
             textcoords="offset points",
             parse_math=False,

@@ -7,8 +7,10 @@ and `Strong` are the only markup.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+
+ORDER = ("p", "r", "pr", "no-length", "no-direction", "no-direction-w", "pr-w")  # the paper's first
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,7 @@ class LinePanel:
     x_label: str
     lines: tuple[Line, ...]
     limits: tuple[float, float] | None = None  # of the vertical axis
+    names: tuple[str, ...] = ()  # of the places 1, 2, … on the horizontal axis, instead of numbers
 
     @property
     def products(self) -> tuple[str, ...]:
@@ -187,6 +190,25 @@ def charts(sections: Sequence[Section]) -> Iterator[Chart]:
         for block in section.blocks:
             inner = block.blocks if isinstance(block, Folded) else (block,)
             yield from (one for one in inner if isinstance(one, Chart))
+
+
+def display(product: str) -> str:
+    """A product's name for readers.
+
+    >>> display("pr"), display("no-length")
+    ('PR', 'no-length')
+    """
+    return product.upper() if product in ("p", "r", "pr") else product
+
+
+def ordered(products: Iterable[str]) -> list[str]:
+    """The products, each once, in the usual order; others follow by name.
+
+    >>> ordered(["tempered:0.5", "pr", "p", "pr"])
+    ['p', 'pr', 'tempered:0.5']
+    """
+    places = {product: place for place, product in enumerate(ORDER)}
+    return sorted(set(products), key=lambda product: (places.get(product, len(places)), product))
 
 
 def number(value: float | None, digits: int = 2, *, sign: bool = False) -> str:

@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from prproduct.lab import runs
 from prproduct.lab.errors import InputError
-from prproduct.lab.files import replace_durably, writing
-from prproduct.lab.report.content import Section, Text
+from prproduct.lab.files import check_writable, read_json, replace_durably, writing
+from prproduct.lab.report.content import Bullets, Code, Paragraph, Section, Text
 from prproduct.lab.report.markdown import markdown
 from prproduct.lab.report.page import html
 from prproduct.lab.runs import CONFIG, FORMAT, Record
 
+Thing = TypeVar("Thing")
 SUFFIXES = (".html", ".htm", ".md")
 
 
 def find(places: Iterable[str | Path]) -> list[Record]:
     """The runs that places are or hold, at any depth, each once and in the order of their names."""
+    records, broken = find_all(places)
+    if broken:
+        raise InputError(broken[0])
+    return records
+
+
+def find_all(places: Iterable[str | Path]) -> tuple[list[Record], list[str]]:
+    """The same, and beside them a line for each run that cannot be read."""
     found: dict[Path, Path] = {}
     for place in map(Path, places):
         if not place.is_dir():
@@ -32,17 +41,61 @@ def find(places: Iterable[str | Path]) -> list[Record]:
             found.setdefault(folder.resolve(), folder)
     if not found:
         raise InputError("no run was given; name the folder of a run, or one that holds runs")
-    return [_read(folder) for folder in sorted(found.values())]
+    return sort_out(sorted(found.values()), _read)
 
 
-def lead(records: Sequence[Record]) -> str:
+def sort_out(things: Iterable[Thing], read: Callable[[Thing], Record]) -> tuple[list[Record], list[str]]:
+    """What `read` gives for each, and a line for each that it refuses."""
+    records, broken = [], []
+    for thing in things:
+        try:
+            records.append(read(thing))
+        except InputError as error:
+            broken.append(str(error))
+    return records, broken
+
+
+def readable(records: Sequence[Record], check: Callable[[Record], object]) -> tuple[list[Record], list[str]]:
+    """The records that pass a task's `check`, and a line for each that does not: one bad run must not end a report."""
+
+    def checked(record: Record) -> Record:
+        try:
+            check(record)
+        except InputError:
+            raise
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            said = " ".join(f"{type(error).__name__}: {error}".split())
+            raise InputError(f"{record.folder}: its records or its configuration are not a run's ({said})") from None
+        return record
+
+    return sort_out(records, checked)
+
+
+def unreadable(broken: Sequence[str]) -> list[Section]:
+    """A section that names the runs that could not be read, if there are any."""
+    if not broken:
+        return []
+    several = f"{len(broken)} runs" if len(broken) > 1 else "1 run"
+    return [
+        Section(
+            "Not read",
+            (
+                Paragraph(f"{several} could not be read and stand in no table of this page:"),
+                Bullets(tuple((Code(line),) for line in broken)),
+            ),
+        )
+    ]
+
+
+def lead(records: Sequence[Record], broken: Sequence[str] = ()) -> str:
     """The line below the title.
 
-    >>> lead([])
-    '0 runs, 0 of them finished'
+    >>> lead([]), lead([], ["runs/a/config.json: is a folder"])
+    ('0 runs, 0 of them finished', '0 runs, 0 of them finished; 1 could not be read')
     """
     finished = sum(record.finished for record in records)
-    return f"{len(records)} run{'s' * (len(records) != 1)}, {finished} of them finished"
+    line = f"{len(records)} run{'s' * (len(records) != 1)}, {finished} of them finished"
+    return f"{line}; {len(broken)} could not be read" if broken else line
 
 
 def check_target(target: str | Path) -> Path:
@@ -54,6 +107,7 @@ def check_target(target: str | Path) -> Path:
         raise InputError(f"{target}: is a folder; give the name of a file")
     if not target.parent.is_dir():
         raise InputError(f"{target.parent}: no such folder; make it, or choose another place for the report")
+    check_writable(target.parent)
     return target
 
 
@@ -88,7 +142,7 @@ def _below(place: Path) -> list[Path]:
     """The runs in a folder; nothing is looked for inside of a run."""
     folders = []
     for name, inner, files in os.walk(place):
-        if CONFIG in files and _is_run(Path(name)):
+        if CONFIG in inner or (CONFIG in files and _is_run(Path(name))):
             folders.append(Path(name))
             inner.clear()
     return folders
@@ -97,10 +151,10 @@ def _below(place: Path) -> list[Path]:
 def _is_run(folder: Path) -> bool:
     """Other programs have files of that name, too; one that is broken is somebody's run and is read, and so named."""
     try:
-        config = json.loads((folder / CONFIG).read_bytes())
-    except (OSError, ValueError):
+        config = read_json(folder / CONFIG)
+    except InputError:
         return True
-    return isinstance(config, dict) and {"format", "task", "config"} <= config.keys()
+    return {"format", "task", "config"} <= config.keys()
 
 
 def _read(folder: Path) -> Record:
@@ -112,4 +166,7 @@ def _read(folder: Path) -> Record:
         raise InputError(
             f"{folder / CONFIG}: has format {record.config['format']!r}, this version of prproduct reads {FORMAT}"
         )
+    for key in ("config", "data", "environment"):
+        if not isinstance(record.config[key], dict):
+            raise InputError(f"{folder / CONFIG}: is not that of a run, its {key} is not an object")
     return record

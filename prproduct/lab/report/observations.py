@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from prproduct.lab.errors import InputError
-from prproduct.lab.report.content import Block, Paragraph
+from prproduct.lab.report.content import ORDER, Block, Paragraph, number, ordered
 from prproduct.lab.report.statistics import SIGNIFICANCE, PairedDifference, holm
 from prproduct.lab.runs import METRICS, Record
 
 BASELINE = "p"
+NBSP = "\u00a0"  # keeps a number and its unit on one line
 
 
 @dataclass(frozen=True)
@@ -56,13 +58,25 @@ def ending(record: Record, epochs: int, keys: Sequence[str]) -> tuple[str, bool]
         if missing:
             task = record.config["task"]
             raise InputError(f"{record.folder / METRICS}: an epoch's record has no {missing[0]}; is it a {task}'s?")
+        _check_numbers(record, epoch, [key for key in keys if key != "time"])
+        _check_numbers(record, epoch["time"], ("train_seconds", "evaluation_seconds", "samples_per_second"))
     if diverged := record.of("diverged"):
         return f"diverged at step {diverged[-1]['step']} of epoch {diverged[-1]['epoch'] + 1}", False
     if not record.finished:
         return f"unfinished: {len(done)} of {epochs} epochs", False
-    if record.of("end")[0]["last"] is None:
-        return "finished without an epoch", False
-    return "finished", True
+    end = record.of("end")[0]
+    for which in ("last", "selected"):
+        if end[which] is not None:
+            _check_numbers(record, end[which], [key for key in keys if key != "time"])
+    return ("finished without an epoch", False) if end["last"] is None else ("finished", True)
+
+
+def _check_numbers(record: Record, values: Any, keys: Sequence[str]) -> None:
+    """Refuse values that are no numbers; what was not finite is recorded as null."""
+    for key in keys:
+        value = values.get(key, math.nan) if isinstance(values, dict) else values
+        if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
+            raise InputError(f"{record.folder / METRICS}: {key} of an epoch is not a number; the file is corrupt")
 
 
 def once(runs: Sequence[R]) -> tuple[R, ...]:
@@ -79,12 +93,17 @@ def once(runs: Sequence[R]) -> tuple[R, ...]:
     return tuple(kept)
 
 
-def by_product(runs: Sequence[R], first: Sequence[str]) -> ByProduct[R]:
-    """The runs that count, by product and seed: some products first, then others by name."""
-    places = {product: place for place, product in enumerate(first)}
+def by_product(runs: Sequence[R]) -> ByProduct[R]:
+    """The runs that count, by product and seed, the products in their usual order."""
     counted = [run for run in runs if run.counts]
-    products = sorted({run.product for run in counted}, key=lambda name: (places.get(name, len(places)), name))
+    products = ordered(run.product for run in counted)
     return {product: {run.seed: run for run in counted if run.product == product} for product in products}
+
+
+def placed(run: Run) -> tuple[int, str, int, str]:
+    """The place of a run in a list: by product in the usual order, then by seed."""
+    place = ORDER.index(run.product) if run.product in ORDER else len(ORDER)
+    return place, run.product, run.seed, str(run.record.folder)
 
 
 def adjusted(tests: Sequence[float | None]) -> list[float | None]:
@@ -97,17 +116,28 @@ def adjusted(tests: Sequence[float | None]) -> list[float | None]:
     return [None if test is None else next(found) for test in tests]
 
 
-def verdict(difference: PairedDifference | None, adjusted: float | None, better: Callable[[float], bool]) -> str:
-    """In a few words: better, worse, not shown, or why it cannot be said."""
+def verdict(difference: PairedDifference | None, better: Callable[[float], bool], digits: int = 2) -> str:
+    """The size of a difference and the number of pairs.
+
+    >>> verdict(PairedDifference(2, 71.0, 1.0, 62.0, 80.0, 0.06, 0, 2), lambda mean: mean < 0, 1)
+    '71.0 points worse (n\xa0=\xa02)'
+    """
     if difference is None:
-        return "no pair"
-    if difference.n == 1:
-        return "one pair only"
-    if adjusted is None:
-        return "no spread"
-    if adjusted >= SIGNIFICANCE:
-        return "no difference shown"
-    return "significantly better" if better(difference.mean) else "significantly worse"
+        return "no seed under both products"
+    size = number(abs(difference.mean), digits)
+    how = f"{size} points {'better' if better(difference.mean) else 'worse'}" if float(size) else "no difference"
+    return f"{how} (n{NBSP}={NBSP}{difference.n})"
+
+
+def outcome(difference: PairedDifference | None, adjusted: float | None, better: Callable[[float], bool]) -> str:
+    """What the test can tell: "better" or "worse" than chance explains, or "open".
+
+    >>> outcome(PairedDifference(2, 71.0, 1.0, 62.0, 80.0, 0.06, 0, 2), 0.06, lambda mean: mean < 0)
+    'open'
+    """
+    if difference is None or adjusted is None or adjusted >= SIGNIFICANCE:
+        return "open"
+    return "better" if better(difference.mean) else "worse"
 
 
 def told_apart(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
+
 from prproduct.lab.errors import InputError
 from prproduct.lab.report.content import Code, Paragraph, Text
-from prproduct.lab.runs import ANGLES, Record
+from prproduct.lab.runs import ANGLES, Record, check_angles
 from prproduct.probe import AngleRecord, read_jsonl
 
 OPENING = Paragraph(
@@ -35,7 +37,7 @@ def written(value: object) -> str:
         return "yes" if value else "no"
     if isinstance(value, list):
         return " and ".join(map(str, value)) or "none"
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return f"{value:g}".replace("-", "−") if isinstance(value, float) else str(value)
 
 
 def machine(record: Record) -> str:
@@ -67,9 +69,14 @@ def commit(record: Record) -> str:
 def angles_of(record: Record) -> list[AngleRecord]:
     """What its probe found, if it had one."""
     path = record.folder / ANGLES
-    if not path.exists():
+    if not os.path.lexists(path):
         return []
+    check_angles(record)
     try:
         return read_jsonl(path)
+    except UnicodeDecodeError:
+        raise InputError(f"{path}: is not UTF-8, it is corrupt") from None
     except (OSError, ValueError) as error:
         raise InputError(str(error)) from None
+    except (TypeError, RecursionError) as error:
+        raise InputError(f"{path}: does not hold records of an AngleProbe ({error})") from None

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from importlib import resources
 
 from prproduct.lab.report import content
-from prproduct.lab.report.charts import Style, display, panel_svg, styles, swatch, variables
+from prproduct.lab.report.charts import Style, panel_svg, styles, swatch, variables
 from prproduct.lab.report.content import (
     Block,
     Bullets,
@@ -24,6 +24,7 @@ from prproduct.lab.report.content import (
     Strong,
     Table,
     Text,
+    display,
 )
 
 _A4 = 12  # columns of numbers that a sheet holds at the usual size

@@ -66,7 +66,7 @@ class _Sweep:
         self.jobs, self.workers, self.retries, self.progress, self.stop = jobs, workers, retries, progress, stop
         self.attempts: Counter[str] = Counter()
         self.running: dict[str, Job] = {}
-        self.endings = {job.name: Ending(FINISHED) for job in jobs if job.finished}
+        self.endings = {job.name: ending for job in jobs if (ending := _ended_before(job))}
         self.waiting = deque(job for job in jobs if job.name not in self.endings)
 
     def run(self) -> list[Result]:
@@ -86,6 +86,7 @@ class _Sweep:
         finally:
             self.progress.end()
         if self.stop.asked:
+            self.progress.say("stopped; the same command goes on")
             raise Stopped("stopped; the same command goes on")
         return [Result(job, self.endings[job.name], self.attempts[job.name]) for job in self.jobs]
 
@@ -114,3 +115,11 @@ class _Sweep:
         why = ending.why.splitlines()[-1] if ending.how == FAILED else ending.why
         self.progress.say(f"{job.name}: {why}; try {self.attempts[job.name] + 1} of {self.retries + 1}")
         self.waiting.appendleft(job)
+
+
+def _ended_before(job: Job) -> Ending | None:
+    """How a job ended before the sweep began, if it did; one whose records cannot be read is refused, not the sweep."""
+    try:
+        return Ending(FINISHED) if job.finished else None
+    except InputError as error:
+        return Ending(REFUSED, str(error))

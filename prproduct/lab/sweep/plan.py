@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import os
+import re
+import socket
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from prproduct.lab.errors import InputError
+from prproduct.lab.hardware import cores
 from prproduct.lab.sweep.driver import Workers
 from prproduct.lab.sweep.pool import Pool
+
+CONNECT_SECONDS = 5.0
 
 
 def _is(default: Any, help: str) -> Any:
@@ -29,7 +34,7 @@ class Plan:
     workers: int | None = _is(None, "runs at once; as many as there are cores or GPUs, or as the cluster has room for")
     threads: int | None = _is(None, "CPU threads of a run; the cores are divided among the workers, on Ray 1")
     gpus_per_run: float | None = _is(None, "1, or a share of one, or 0; a GPU for each if there are any")
-    retries: int = _is(2, "how often a run whose worker died is tried again, from its checkpoint")
+    retries: int = _is(2, "how often a run whose worker died is tried again")
     ray: bool = _is(False, "on a Ray cluster: that of ADDRESS, or of $RAY_ADDRESS, or one started here")
 
     def __post_init__(self) -> None:
@@ -40,10 +45,25 @@ class Plan:
         if self.gpus_per_run is not None and not 0 <= self.gpus_per_run <= 1:
             raise InputError(f"gpus_per_run is {self.gpus_per_run}, it must be from 0 to 1: a run has one device")
 
-    def open(self, jobs: int, address: str | None = None) -> Workers:
-        """The workers for so many jobs; finished ones count, so that the same command divides the cores alike."""
+    def check(self, address: str | None = None) -> None:
+        """Refuse an address without --ray, and one where nobody answers: Ray itself would wait for minutes."""
         if address and not self.ray:
             raise InputError(f"{address}: is taken for the address of a Ray cluster, which --ray asks for")
+        place = re.fullmatch(r"(?:ray://)?(.+):(\d{1,5})/?", address or os.environ.get("RAY_ADDRESS", ""))
+        if not self.ray or not place:
+            return
+        try:
+            socket.create_connection((place[1], int(place[2])), timeout=CONNECT_SECONDS).close()
+        except (OSError, OverflowError) as error:
+            said = getattr(error, "strerror", None) or str(error)
+            raise InputError(
+                f"Ray at {place[0]}: cannot be reached ({said}); start a cluster there, or leave out the address to "
+                "start one on this machine"
+            ) from None
+
+    def open(self, jobs: int, address: str | None = None) -> Workers:
+        """The workers for so many jobs; finished ones count, so that the same command divides the cores alike."""
+        self.check(address)
         if self.ray:
             from prproduct.lab.sweep.cluster import Cluster
 
@@ -59,12 +79,3 @@ class Plan:
         if share > there:
             raise InputError(f"gpus_per_run is {share:g}, but there is no GPU here")
         return [str(gpu) for _ in range(int(1 / share)) for gpu in range(there)] if share else []
-
-
-def cores() -> int:
-    """How many cores this process may use.
-
-    >>> cores() >= 1
-    True
-    """
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -21,6 +21,7 @@ from rich.progress import (
 )
 
 from prproduct.lab import runs
+from prproduct.lab.errors import InputError
 from prproduct.lab.sweep.jobs import Ending, Job, Result
 
 _LOOK_SECONDS = 1.0
@@ -51,12 +52,13 @@ class Terminal(Silent):
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(stderr=True)
         columns = (
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             TaskProgressColumn(),
             TextColumn("{task.fields[note]}"),
+            TextColumn("elapsed"),
             TimeElapsedColumn(),
-            TextColumn("left"),
+            TextColumn("remaining"),
             TimeRemainingColumn(elapsed_when_finished=False),
         )
         self._bars = Progress(*columns, console=self.console, disable=not self.console.is_terminal)
@@ -67,7 +69,7 @@ class Terminal(Silent):
 
     def begin(self, jobs: Sequence[Job], finished: int) -> None:
         self._count, self._settled = len(jobs), finished
-        self._steps = {job.name: steps_done(job) for job in jobs}
+        self._steps = {job.name: min(steps_done(job), job.steps) for job in jobs}
         self._all = self._bars.add_task("all runs", total=sum(job.steps for job in jobs), note="")
         if finished:
             self.say(f"{finished} of {len(jobs)} runs were finished before")
@@ -83,7 +85,7 @@ class Terminal(Silent):
         for name, job in now.items():
             if name not in self._tasks:
                 self._tasks[name] = self._bars.add_task(name, total=job.steps, note="")
-            self._steps[name] = steps_done(job)
+            self._steps[name] = min(steps_done(job), job.steps)
             self._bars.update(self._tasks[name], completed=self._steps[name])
         self._show_all()
         self._looked = time.monotonic()
@@ -109,7 +111,10 @@ def steps_done(job: Job) -> int:
     """How many steps of a run its records tell of; a run that has not begun has none."""
     if not (job.folder / runs.CONFIG).exists():
         return 0
-    return max((record.get("step", 0) for record in runs.read(job.folder).metrics), default=0)
+    try:
+        return max((record.get("step", 0) for record in runs.read(job.folder).metrics), default=0)
+    except InputError:  # the driver or the worker names it
+        return 0
 
 
 def exit_if_unfinished(results: Sequence[Result]) -> None:

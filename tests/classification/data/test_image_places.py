@@ -1,5 +1,9 @@
 """Where data sets are looked for, what is refused, and what is said when there is none."""
 
+import gzip
+import os
+import tarfile
+
 import cifar_files
 import numpy as np
 import pytest
@@ -184,3 +188,41 @@ def test_an_unknown_data_set_lists_what_there_is():
         InputError, match="no data set is named 'mnist'; there are digits, fashion-mnist, cifar10, cifar100"
     ):
         load("mnist")
+
+
+def big_gzip(path, size):
+    """A small file that unpacks to `size` bytes."""
+    block = gzip.compress(bytes(1 << 24), 9)
+    with path.open("wb") as file:
+        for _ in range(size >> 24):
+            file.write(block)
+
+
+@pytest.mark.parametrize("how", ["bomb", "sparse", "device", "folder", "dangling"])
+def test_what_is_no_official_file_is_refused_before_it_is_read(tmp_path, fashion, how, monkeypatch):
+    monkeypatch.setattr(locate, "LARGEST_FILE", 1 << 25)
+    folder = tmp_path / "fashion-mnist"
+    cifar_files.put(folder, fashion)
+    path = folder / next(iter(fashion))
+    path.unlink()
+    if how == "bomb":
+        path = path.with_name(f"{path.name}.gz")
+        big_gzip(path, 1 << 28)
+    elif how == "sparse":
+        path.touch()
+        os.truncate(path, 100 << 30)
+    elif how == "folder":
+        path.mkdir()
+    else:
+        path.symlink_to("/dev/zero" if how == "device" else "/nowhere")
+    with pytest.raises(InputError, match=path.name) as refused:
+        load("fashion-mnist", tmp_path)
+    assert "\n" not in str(refused.value)
+
+
+def test_an_archive_with_a_huge_member_is_refused_before_it_is_unpacked(tmp_path, cifar100):
+    header = tarfile.TarInfo("cifar-100-python/train")
+    header.size = 20 << 30
+    (tmp_path / "cifar-100-python.tar.gz").write_bytes(gzip.compress(header.tobuf() + bytes(1 << 20)))
+    with pytest.raises(InputError, match=r"cifar-100-python/train in it has 21,474,836,480 bytes"):
+        load("cifar100", tmp_path)

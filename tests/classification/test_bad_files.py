@@ -1,0 +1,182 @@
+"""Files of a run that are not what they should be: one line that names the file, nothing changed, others reported."""
+
+import json
+import os
+
+import pytest
+from made_runs import made_run
+from test_train_command import QUICK, interrupted, typed
+
+from prproduct.cli import main
+from prproduct.lab.errors import InputError
+from prproduct.lab.sweep import Job, sweep
+from prproduct.lab.sweep.jobs import FINISHED, REFUSED
+
+DEEP = "[" * 100_000 + "]" * 100_000
+
+
+def replaced(path, how):
+    """Put something else in a file's place."""
+    if path.is_dir():
+        path.rename(path.with_name("moved"))
+    else:
+        path.unlink()
+    if how == "folder":
+        path.mkdir()
+    elif how == "not UTF-8":
+        path.write_bytes(b'{"event": "epoch", "step": 1, "what": "\xff\xfe"}\n')
+    elif how == "deep":
+        path.write_text(f'{{"event": "step", "a": {DEEP}}}\n')
+    elif how == "wrong keys":
+        path.write_text('{"event": 5, "step": "x", "format": 1, "task": 3, "config": [], "state": {}, "sha256": {}}\n')
+    elif how == "large number":
+        path.write_text(f'{{"event": "step", "step": {"9" * 10_000}}}\n')
+    elif how == "sparse":
+        path.touch()
+        os.truncate(path, 100 << 30)
+    elif how == "device":
+        path.symlink_to("/dev/zero")
+    elif how == "pipe":
+        os.mkfifo(path)
+    elif how == "dangling":
+        path.symlink_to("/nowhere/at/all")
+
+
+HOWS = ["folder", "not UTF-8", "deep", "wrong keys", "large number", "sparse", "device", "pipe", "dangling"]
+STEP = "checkpoints/step-00000003"
+
+
+def listing(folder):
+    """Names, kinds and sizes of all that a folder holds; some of it must not be read."""
+    found = sorted(path for path in folder.rglob("*") if path.name != ".lock")
+    return [(str(path), path.lstat().st_mode, path.lstat().st_size, path.lstat().st_mtime_ns) for path in found]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["config.json", "metrics.jsonl", "angles.jsonl", "checkpoints", f"{STEP}/state.json", f"{STEP}/model.safetensors"],
+)
+def test_a_bad_file_in_a_run_is_one_line_and_nothing_is_changed(capsys, tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    interrupted(capsys, monkeypatch, *QUICK, "--angles", "1", "--log-every", "1", "--run", "whole", "--no-tensorboard")
+    for how in HOWS:
+        if name == "checkpoints" and how == "folder":
+            continue
+        folder = tmp_path / how
+        os.system(f"cp -r whole '{how}'")
+        replaced(folder / name, how)
+        before = listing(folder)
+        status, said = typed(capsys, "--resume", "--run-dir", how, "--no-tensorboard")
+        assert status == 2, (how, said)
+        assert said.count("\n") == 1, (how, said)
+        assert name.split("/")[-1] in said or "belongs to another" in said or "is no run" in said, (how, said)
+        assert listing(folder) == before, how
+
+
+@pytest.mark.parametrize("name", ["config.json", "metrics.jsonl", "angles.jsonl"])
+@pytest.mark.parametrize("how", HOWS)
+def test_a_bad_file_does_not_end_a_report_and_is_named_on_the_page(capsys, tmp_path, name, how):
+    for seed in range(3):
+        made_run(tmp_path / "runs" / f"p-{seed}", "p", seed, layers=("fc",))
+    replaced(tmp_path / "runs" / "p-1" / name, how)
+    with pytest.raises(SystemExit) as end:
+        main(["report", str(tmp_path / "runs"), "-o", str(tmp_path / "report.html")])
+    page, said = (tmp_path / "report.html").read_text(), capsys.readouterr()
+    assert end.value.code == 0
+    if how != "dangling" or name == "config.json":
+        assert "2 runs, 2 of them finished; 1 could not be read" in said.out
+        assert "2 runs, 2 of them finished; 1 could not be read" in page
+        assert f"p-1/{name}" in page
+        assert said.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("test_error", "0.1"),
+        ("test_error", [1]),
+        ("time", None),
+        ("time", {"train_seconds": "x"}),
+        ("epoch", {}),
+        ("train_loss", True),
+    ],
+)
+def test_a_record_of_wrong_types_does_not_end_a_report(capsys, tmp_path, key, value):
+    made_run(tmp_path / "good", "p", 0)
+    path = made_run(tmp_path / "bad", "p", 1) / "metrics.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    lines[0][key] = value
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with pytest.raises(SystemExit) as end:
+        main(["report", str(tmp_path), "-o", str(tmp_path / "report.html")])
+    assert end.value.code == 0
+    assert "1 run, 1 of them finished; 1 could not be read" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"environment": []},
+        {"environment": {"versions": 3}},
+        {"environment": {"commit": 5}},
+        {"data": {}},
+        {"config": {"seed": "x"}},
+        {"task": ["classifier"]},
+    ],
+)
+def test_a_configuration_of_wrong_types_does_not_end_a_report(capsys, tmp_path, change):
+    made_run(tmp_path / "good", "p", 0)
+    path = made_run(tmp_path / "bad", "p", 1) / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    with pytest.raises(SystemExit) as end:
+        main(["report", str(tmp_path), "-o", str(tmp_path / "report.html")])
+    assert end.value.code == 0
+    assert "1 could not be read" in capsys.readouterr().out
+
+
+class Nobody:
+    """Workers that nothing is asked of."""
+
+    def room(self):
+        return True
+
+    def close(self):
+        pass
+
+
+def test_a_corrupt_run_of_a_sweep_refuses_itself_alone(tmp_path):
+    for name in "ab":
+        made_run(tmp_path / name, "p", 0)
+    (tmp_path / "b" / "metrics.jsonl").write_text("x\n")
+    jobs = [Job(name, tmp_path / name, print, 1) for name in "ab"]
+    results = sweep(jobs, Nobody())
+    assert [result.ending.how for result in results] == [FINISHED, REFUSED]
+    assert "metrics.jsonl, line 1: is not a record" in results[1].ending.why
+
+
+def test_huge_numbers_are_refused_in_one_line(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for words, line in (
+        (["--seed", 10**30], "seed is 1000000000000000000000000000000, it must be from 0 to"),
+        (["--seed", -1], "seed is -1"),
+        (["--checkpoint-minutes", "nan"], "checkpoint_minutes is nan"),
+        (["--checkpoint-minutes", "-1"], "checkpoint_minutes is -1.0"),
+        (["--threads", "0"], "threads is 0, it must be from 1"),
+        (["--threads", 10**9], "threads is 1000000000, it must be from 1"),
+        (["--max-steps", "0"], "max_steps is 0"),
+        (["--limit-train", "0"], "limit_train is 0"),
+    ):
+        status, said = typed(capsys, *QUICK, *words)
+        assert status == 2
+        assert line in said
+        assert said.count("\n") == 1
+    assert not (tmp_path / "runs").exists()
+    assert typed(capsys, *QUICK, "--seed", 2**63 - 1, "--limit-train", 10**30, "--max-steps", "1")[0] == 0
+
+
+@pytest.mark.parametrize("target", ["/proc/report.html", "/sys/kernel/report.html"])
+def test_a_report_that_cannot_be_written_is_refused_before_runs_are_read(tmp_path, target):
+    from prproduct.classification import report
+
+    with pytest.raises(InputError, match="cannot be written"):
+        report.write([tmp_path / "nothing"], target)
