@@ -18,6 +18,7 @@ from prproduct.captioning.training import Material, Reinforcement, load_captione
 from prproduct.lab import runs
 from prproduct.lab.errors import InputError
 from prproduct.lab.hardware import Hardware
+from prproduct.probe import read_jsonl
 
 
 @pytest.fixture(scope="module")
@@ -155,6 +156,13 @@ def test_angles_are_recorded_for_every_part_that_the_paper_plots(finished):
     for phase in ("xe", "rl"):
         text = (finished / phase / "angles.jsonl").read_text()
         assert all(f'"layer": "{layer}"' in text for layer in layers)
+
+
+def test_angles_of_both_phases_are_recorded_at_the_steps_of_training(finished):
+    for phase in ("xe", "rl"):
+        steps = {record.step for record in read_jsonl(finished / phase / "angles.jsonl")}
+        last = runs.read(finished / phase).of("end")[0]["step"]
+        assert steps == set(range(0, last, 2))
 
 
 def test_the_reward_takes_a_small_share_of_the_time(finished):
