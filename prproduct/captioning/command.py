@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from prproduct.captioning.configuration import CaptionerConfig
-from prproduct.captioning.material import WORLD, material_of
+from prproduct.captioning.material import material_of
 from prproduct.captioning.training import train
+from prproduct.captioning.world.world import WORLD
 from prproduct.lab.hardware import Hardware
 from prproduct.lab.options import takes_options_of
 from prproduct.lab.progress import Silent, Terminal

@@ -269,7 +269,8 @@ def test_the_page_is_self_contained_and_escapes_names(lab, caption, tmp_path):
 def test_a_split_is_written_as_the_server_wants_it(lab, caption, tmp_path):
     common = ("--split", "test", "--captions", lab / "captions", "--features", lab / "f.h5")
     status, out, _ = caption("--run", lab / "pr", *common, "-o", tmp_path / "captions_test_results.json")
-    assert (status, out) == (0, [f"{tmp_path}/captions_test_results.json: captions of 3 images"])
+    files = (lab / "pr" / "results" / "captions_test_results.json", tmp_path / "captions_test_results.json")
+    assert (status, out) == (0, [f"{file}: captions of 3 images" for file in files])
     rows = [{"image_id": number, "caption": f"all {list(COLOURS)[number % 3]}"} for number in (21, 22, 23)]
     assert json.loads((tmp_path / "captions_test_results.json").read_text()) == rows
     assert caption("--run", lab / "p", "--run", lab / "pr", *common, "-o", tmp_path / "out")[0] == 0
@@ -318,6 +319,51 @@ def test_what_does_not_fit_the_run_is_refused_and_nothing_is_overwritten(lab, ca
         assert (status, out, len(err)) == (2, [], 1)
         assert message in err[0]
         assert target.read_text() == "before"
+
+
+def test_captioned_and_scored_a_run_has_a_row_in_the_report(lab, caption, tmp_path, capsys):
+    shutil.copytree(lab / "pr", tmp_path / "run", ignore=shutil.ignore_patterns("results"))
+    common = ("--split", "test", "--captions", lab / "captions", "--features", lab / "f.h5")
+    page = tmp_path / "report.md"
+
+    def call(*words):
+        with pytest.raises(SystemExit) as end:
+            cli.main([str(word) for word in words])
+        assert end.value.code == 0, capsys.readouterr().err
+        return page.read_text() if words[0] == "report" else ""
+
+    status, out, _ = caption("--run", tmp_path / "run", *common)
+    assert (status, out[1]) == (0, f"for their scores: prproduct score {lab}/captions {tmp_path}/run")
+    unscored = call("report", tmp_path / "run", "-o", page)
+    assert f"prproduct caption --run {tmp_path}/run --split test" in unscored
+    assert f"prproduct score CAPTIONS {tmp_path}/run" in unscored
+    call("score", lab / "captions", tmp_path / "run", "--metrics", "bleu,cider")
+    kept = json.loads((tmp_path / "run" / "results" / "scores_test.json").read_text())
+    assert kept["images"] == 3
+    row = f"| PR | ours | 1 | {100 * kept['scores']['Bleu_1']:.1f} |"
+    assert row in call("report", tmp_path / "run", "-o", page)
+    assert caption("--run", tmp_path / "run", *common)[0] == 0
+    assert json.loads((tmp_path / "run" / "results" / "scores_test.json").read_text()) == kept, "scored already"
+    assert caption("--run", tmp_path / "run", *common, "--beams", 2)[0] == 0
+    again = json.loads((tmp_path / "run" / "results" / "scores_test.json").read_text())
+    assert (again["scores"], again["how"]["search"]["beams"]) == ({}, 2), "scores of other captions are gone"
+
+
+def test_unusual_scores_are_not_kept_and_a_run_without_captions_says_what_to_do(lab, caption, tmp_path, capsys):
+    shutil.copytree(lab / "p", tmp_path / "run", ignore=shutil.ignore_patterns("results"))
+
+    def score(*options):
+        with pytest.raises(SystemExit) as end:
+            cli.main(["score", str(lab / "captions"), str(tmp_path / "run"), "--metrics", "bleu", *options])
+        return end.value.code, capsys.readouterr().err
+
+    status, err = score()
+    assert (status, "caption them first: prproduct caption" in err) == (2, True)
+    common = ("--split", "test", "--captions", lab / "captions", "--features", lab / "f.h5")
+    assert caption("--run", tmp_path / "run", *common)[0] == 0
+    status, err = score("--subset")
+    assert (status, "left as it was" in err) == (0, True)
+    assert json.loads((tmp_path / "run" / "results" / "scores_test.json").read_text())["scores"] == {}
 
 
 # What a run must know
@@ -399,7 +445,8 @@ def test_a_run_without_its_vocabulary_takes_that_of_the_captions(lab, caption, t
         (["x.png", "--run", "RUN", "--epoch", "first"], "choose last or best"),
         (["x.png", "--run", "RUN", "--beams", "0"], "at least 1"),
         (["x.png", "--run", "."], "give the folder of a run"),
-        (["--run", "RUN", "--split", "test"], "Give -o"),
+        (["--run", "RUN", "--split", "test"], "needs --captions"),
+        (["--run", "RUN", "--split", "all", "--features", "F"], "Give -o"),
         (["--run", "RUN", "--split", "all", "-o", "o.json"], "needs --features"),
         (["--run", "RUN", "--split", "val", "-o", "o.json"], "needs --captions"),
         (["--run", "RUN", "--split", "val", "-o", "o.json", "--ids", "ids"], "--ids goes with --split all"),

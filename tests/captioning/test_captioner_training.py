@@ -237,6 +237,16 @@ def test_what_does_not_fit_is_refused_in_one_line_and_nothing_is_written(finishe
         assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("split", ["train", "val", "test"])
+def test_an_image_without_features_stops_before_anything_is_trained(tmp_path, split):
+    small = material()
+    image = small.captions.of(split)[-1].id
+    arrays = {known: array for known, array in small.features.arrays.items() if known != image}
+    with pytest.raises(InputError, match=f"no features of 1 of 40 images, the first of them image {image} of {split}"):
+        run(XE, tmp_path / "run", Material(small.captions, InMemory(arrays)))
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_run_is_not_resumed_with_other_captions_or_features(finished):
     small = material()
     other = Material(small.captions, InMemory(small.features.arrays, fingerprint="other"))

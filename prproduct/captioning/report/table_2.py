@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from prproduct.captioning import paper
-from prproduct.captioning.report.scores import COLUMNS
+from prproduct.captioning.report.scores import COLUMNS, SHARE_TRUE
 from prproduct.captioning.report.stages import PHASES, Comparison, Group, Judged
 from prproduct.lab.report.charts import display
 from prproduct.lab.report.content import (
     Block,
     Bullets,
     Chart,
+    Code,
     Folded,
     Heading,
     Interval,
@@ -29,11 +30,25 @@ from prproduct.lab.report.observations import BASELINE
 Rows = list[tuple[Text, ...] | Heading]
 
 
+def _columns(judged: Iterable[Judged]) -> list[str]:
+    """Table 2's, and the share of true captions where it is known."""
+    known = any(one.sample(product, SHARE_TRUE) for one in judged for product in one.scores)
+    return [*COLUMNS, *([SHARE_TRUE] if known else [])]
+
+
 def results(groups: Sequence[Group], found: Sequence[Comparison]) -> Section:
     """Table 2, what is missing in it, and the differences to the inner product."""
     judged = [one for group in groups for one in group.judged()]
     if not judged:
-        return Section("Results", (Paragraph("No run has scored test captions yet."),))
+        run = next((run.record.folder for group in groups for run in group.runs if run.counts), "RUN")
+        commands = (
+            "No run has scored test captions yet. To score them: ",
+            Code(f"prproduct caption --run {run} --split test --captions CAPTIONS --features FEATURES"),
+            ", then ",
+            Code(f"prproduct score CAPTIONS {run}"),
+            ".",
+        )
+        return Section("Results", (Paragraph(commands),))
     blocks: list[Block] = [_table(judged), *_reasons(judged)]
     if found:
         blocks += [_differences(found), *_tests(found)]
@@ -42,21 +57,29 @@ def results(groups: Sequence[Group], found: Sequence[Comparison]) -> Section:
 
 def _table(judged: Sequence[Judged]) -> Table:
     rows: Rows = []
+    columns = _columns(judged)
     for one in judged:
         rows.append(Heading(_title(one)))
         for product, scores in one.scores.items():
-            samples = [one.sample(product, column) for column in COLUMNS]
+            samples = [one.sample(product, column) for column in columns]
             ours = [plus_minus(sample.mean, sample.std, 1) if sample else "–" for sample in samples]
             rows.append((display(product), "ours", str(len(scores)), *ours))
             theirs = paper.TABLE_2[one.stage.phase].get(product)
             if theirs:
-                rows.append(("", "paper", "", *(number(value, 1) for value in theirs)))
+                rows.append(("", "paper", "", *(number(value, 1) for value in theirs), *_beyond(columns)))
     caption = (
         "The paper's Table 2: scores of test captions in percent, mean ± standard deviation over n seeds, and below "
         "ours the paper's, on other images. B1 to B4 are BLEU. Captions are those of the epoch with the best "
         "validation CIDEr, unless a heading says otherwise."
     )
-    return Table(caption, ("product", "", "n", *COLUMNS), "llr" + "r" * len(COLUMNS), tuple(rows))
+    if SHARE_TRUE in columns:
+        caption += " In the small world it is known which captions are true: the last column is their share."
+    return Table(caption, ("product", "", "n", *columns), "llr" + "r" * len(columns), tuple(rows))
+
+
+def _beyond(columns: Sequence[str]) -> list[str]:
+    """Empty cells of the columns that the paper's table does not have."""
+    return [""] * (len(columns) - len(COLUMNS))
 
 
 def _title(one: Judged) -> str:
@@ -81,21 +104,22 @@ def _reasons(judged: Sequence[Judged]) -> list[Block]:
 
 def _differences(found: Sequence[Comparison]) -> Table:
     rows: Rows = []
+    columns = _columns(comparison.judged for comparison in found)
     for comparison in found:
         one, product = comparison.judged, comparison.product
         title = _title(one)
         if not any(isinstance(row, Heading) and row.text == title for row in rows):
             rows.append(Heading(title))
-        ours = [one.difference(product, column) for column in COLUMNS]
+        ours = [one.difference(product, column) for column in columns]
         pairs = max((difference.n for difference in ours if difference), default=0)
         means = [number(difference.mean, 1, sign=True) if difference else "–" for difference in ours]
         rows.append((f"{display(product)} − P", "ours", str(pairs), *means))
         if product in paper.TABLE_2[one.stage.phase]:
-            rows.append(("", "paper", "", *_paper_difference(one.stage.phase, product)))
+            rows.append(("", "paper", "", *_paper_difference(one.stage.phase, product), *_beyond(columns)))
     caption = (
         "Differences to the inner product P over the seeds of both, ours and the paper's. Above 0 is better than P."
     )
-    return Table(caption, ("", "", "pairs", *COLUMNS), "llr" + "r" * len(COLUMNS), tuple(rows))
+    return Table(caption, ("", "", "pairs", *columns), "llr" + "r" * len(columns), tuple(rows))
 
 
 def _paper_difference(phase: str, product: str) -> list[str]:
