@@ -89,8 +89,15 @@ SETTING = {
     "network": "512/512/not stated",
     "epochs": "not stated (REINFORCE 35)",
     "batch": "not stated (64)",
-    "rewarded": "5 beams; baseline not stated",
+    "rate": "cross-entropy 5e-4, REINFORCE 5e-5 (REINFORCE 2e-5)",
+    "decay": "cosine (by epoch)",
+    "dropout": "not stated (0.3, none on words, on in REINFORCE)",
+    "loss": "not stated (mean over words)",
+    "rewarded": "beam of 5 “during CIDEr optimization”; baseline not stated (later code: one sample against greedy)",
+    "inputs": "v̂ and h¹ concatenated in its figure; a plot for each in its appendix (a layer for each)",
+    "validation": "not stated (5 beams)",
     "search": "5 beams",
+    "epoch": "not stated",
     "seeds": "one number each",
 }
 

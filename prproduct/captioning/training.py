@@ -88,13 +88,14 @@ class Captioning:
         if start:
             self.captioner.load_state_dict(start.weights)
         self.model: nn.Module = self.captioner.to(fabric.device)
-        epochs, batch_size = config.epochs or 1, config.batch_size or 1  # given, in a resolved configuration
+        # Given, in a resolved configuration.
+        epochs, batch_size, self.samples = config.epochs or 1, config.batch_size or 1, config.samples or 1
         self.optimizer: Optimizer = Adam(self.model.parameters(), lr=config.rate(0.0), betas=(0.9, 0.999))
         self._batches = CaptionBatches(
             self.captions.of("train"),
             self.features,
             batch_size=batch_size,
-            captions=config.captions_per_image if config.phase == "xe" else config.samples,
+            captions=config.captions_per_image if config.phase == "xe" else self.samples,
             seed=config.seed,
             by_caption=config.phase == "rl",
             rank=fabric.global_rank,
@@ -218,9 +219,9 @@ class Reinforcement(Captioning):
         with self._fabric.autocast():
             memory = self._speaker.encode(*batch.regions)
             if config.candidates == "beam":
-                drawn = beam(self._speaker, memory, beams=config.samples, n_best=config.samples, limits=limits)
+                drawn = beam(self._speaker, memory, beams=self.samples, n_best=self.samples, limits=limits)
             else:
-                drawn = sample(self._speaker, memory, samples=config.samples, limits=limits)
+                drawn = sample(self._speaker, memory, samples=self.samples, limits=limits)
             guess = greedy(self._speaker, memory, limits=limits).words[:, 0] if config.baseline == "greedy" else None
         return drawn, guess
 
@@ -289,7 +290,8 @@ def config_of(record: runs.Record) -> CaptionerConfig:
     if record.config.get("task") != "captioner":
         raise InputError(f"{record.folder}: is a run of a {record.config.get('task')}, not of a captioner")
     own = record.config["config"]
-    return CaptionerConfig(**{f.name: own[f.name] for f in fields(CaptionerConfig)})
+    known = [f.name for f in fields(CaptionerConfig) if f.name in own]  # a run may be older than an option
+    return CaptionerConfig(**{name: own[name] for name in known})
 
 
 def read_start(folder: str | Path, which: str, material: Material) -> Start:

@@ -5,14 +5,16 @@ import io
 import json
 import re
 import shutil
+import sys
 import zipfile
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, ImageFile
 from small_material import NETWORK, XE, InMemory, material, run
 
 from prproduct import cli
@@ -29,6 +31,8 @@ from prproduct.captioning.world import World
 from prproduct.lab.errors import InputError
 
 COLOURS = {"red": (220, 30, 20), "green": (20, 200, 40), "blue": (30, 40, 230)}
+HEIC = b"\x00\x00\x00\x18ftypheic" + bytes(40)
+NO_HEIC = "a HEIC picture, which takes one more package: pip install pillow-heif"
 CONFIG = CaptionerConfig(
     **NETWORK, product="pr", dropout=0.0, epochs=12, batch_size=6, captions_per_image=1, learning_rate=0.05
 )
@@ -123,6 +127,77 @@ def test_unreadable_pictures_are_named_and_the_rest_go_on(lab, caption, tmp_path
     assert "1×1 pixels" in err[2]
     written = (tmp_path / "page.html").read_text()
     assert all(name in written for name in ("cut.png", "one pixel.png", "not a picture of a known format"))
+
+
+def test_a_folder_misses_no_picture_whatever_its_name_and_says_what_is_none(lab, caption, tmp_path, monkeypatch):
+    """By content: JFIF, AVIF, no suffix and a wrong one; HEIC is named with what reads it, notes are named."""
+    monkeypatch.setitem(sys.modules, "pillow_heif", None)
+    pictures._register_heif.cache_clear()
+    place = tmp_path / "photos"
+    paint(place / "a.jpg", "red").rename(place / "a.jfif")
+    paint(place / "b.avif", "green")
+    paint(place / "c.png", "blue").rename(place / "c")
+    paint(place / "d.png", "red").rename(place / "d.dat")
+    (place / "e.heic").write_bytes(HEIC)
+    (place / "f").write_bytes(HEIC)
+    (place / "g.jxl").write_bytes(b"\xff\x0a" + bytes(40))
+    (place / "notes.txt").write_text("not a picture")
+    (place / "film.mpg").write_bytes(b"\x00\x00\x01\xb3" + bytes(40))
+    with zipfile.ZipFile(tmp_path / "more.zip", "w") as archive:
+        for file in ("c", "notes.txt"):
+            archive.write(place / file, f"in/{file}")
+    status, out, err = caption(place, tmp_path / "more.zip", "--run", lab / "pr")
+    colours = {"a.jfif": "red", "b.avif": "green", "c": "blue", "d.dat": "red"}
+    assert out == [
+        *(f"{place}/{name}\tall {colour}" for name, colour in colours.items()),
+        f"{tmp_path}/more.zip/in/c\tall blue",
+    ]
+    assert status == 1
+    assert err == [
+        "prproduct: no pictures, and left out: film.mpg, notes.txt, notes.txt",
+        *(f"prproduct: {place}/{name}: cannot be read: {NO_HEIC}" for name in ("e.heic", "f")),
+        f"prproduct: {place}/g.jxl: cannot be read: a JPEG XL picture; save it as JPEG",
+    ]
+
+
+def test_heic_is_read_where_pillow_heif_is_installed(lab, caption, tmp_path, monkeypatch):
+    """By a stand-in for it, which takes a HEIC file for a red picture."""
+
+    class Heic(ImageFile.ImageFile):
+        format = "HEIF"
+
+        def _open(self):
+            self._mode, self._size = "RGB", (24, 16)
+
+        def load(self):
+            self.im = Image.new("RGB", self.size, COLOURS["red"]).im
+            return super().load()
+
+    def register_heif_opener():
+        Image.register_open("HEIF", Heic, lambda start: start[4:12] == b"ftypheic")
+
+    monkeypatch.setitem(sys.modules, "pillow_heif", SimpleNamespace(register_heif_opener=register_heif_opener))
+    pictures._register_heif.cache_clear()
+    (tmp_path / "photo.heic").write_bytes(HEIC)
+    try:
+        assert caption(tmp_path, "--run", lab / "pr") == (0, [f"{tmp_path}/photo.heic\tall red"], [])
+    finally:
+        pictures._register_heif.cache_clear()
+        Image.ID.remove("HEIF")
+        del Image.OPEN["HEIF"]
+
+
+def test_a_photo_of_108_megapixels_is_read_and_a_png_of_as_many_is_named(lab, caption, tmp_path):
+    Image.new("L", (12000, 9000), 128).save(tmp_path / "phone.jpg")
+    Image.new("1", (12000, 9000)).save(tmp_path / "scan.png")
+    limit = Image.MAX_IMAGE_PIXELS
+    status, out, err = caption(tmp_path, "--run", lab / "pr")
+    assert (status, len(out), Image.MAX_IMAGE_PIXELS) == (1, 1, limit)
+    assert out[0].startswith(f"{tmp_path}/phone.jpg\t")
+    assert err == [
+        f"prproduct: {tmp_path}/scan.png: cannot be read: 12000×9000 pixels; more than 89 million are read of JPEGs "
+        "alone: save it as JPEG, or smaller"
+    ]
 
 
 def test_more_pictures_than_a_batch_come_in_their_order(lab, caption):

@@ -301,6 +301,19 @@ def test_tables_3_and_4_are_folded_below_what_differs(tmp_path):
     assert "Up-Down | one | 79.8 | – | – | 36.3 | 27.7 | 56.9 | 120.1 | 21.4" in text
     assert "122.3 | 124.1" in text
     assert "words | 9,487 | 100" in text
+    assert "Compared with the paper" in text
+    for row in (
+        "learning rate | cross-entropy 5e-4, REINFORCE 5e-5 (REINFORCE 2e-5) | cross-entropy 0.0005, REINFORCE 5e-05",
+        "its decay | cosine (by epoch) | cosine by step, to 5 % of it",
+        "dropout | not stated (0.3, none on words, on in REINFORCE) | 0.3 on vᵢ, v_g, words and the output's input",
+        "loss of REINFORCE | not stated (mean over words) | mean over captions of the sum over words",
+        "REINFORCE rewards | beam of 5 “during CIDEr optimization”",
+        "the 5 best of a beam search, against the mean of the others",
+        "inputs of the Language LSTM | v̂ and h¹ concatenated in its figure",
+        "search for validation captions | not stated (5 beams) | the likeliest words",
+        "epoch that is tested | not stated | best validation CIDEr",
+    ):
+        assert row in text
     assert "captions | COCO, Karpathy's split | world" in text
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from prproduct.captioning import paper
 from prproduct.captioning.report.scores import COLUMNS, SHARE_TRUE
@@ -176,15 +177,22 @@ def beside_paper(groups: Sequence[Group]) -> Section:
         "network": "hidden/embedding/attention",
         "epochs": "epochs",
         "batch": "images a step",
-        "rewarded": "rewarded",
-        "search": "search",
+        "rate": "learning rate",
+        "decay": "its decay",
+        "dropout": "dropout",
+        "loss": "loss of REINFORCE",
+        "rewarded": "REINFORCE rewards",
+        "inputs": "inputs of the Language LSTM",
+        "validation": "search for validation captions",
+        "search": "search for test captions",
+        "epoch": "epoch that is tested",
         "seeds": "seeds",
     }
     rows = [(names[key], value, *(_own(group)[key] for group in groups)) for key, value in paper.SETTING.items()]
     header = ("", "the paper", *(group.name for group in groups))
     caption = "What differs between the paper and ours. In brackets: not in the paper, but in its author's public code."
     return Section(
-        "Beside the paper",
+        "Compared with the paper",
         (
             Table(caption, header, "l" * len(header), tuple(rows)),
             Folded("The paper's Table 3: other methods on the test images of Karpathy's split", (_methods(),)),
@@ -198,7 +206,9 @@ def _own(group: Group) -> dict[str, str]:
     judged = list(group.judged())
     images = dict.fromkeys(f"{s.images:,}" for one in judged for seeds in one.scores.values() for s in seeds.values())
     later = [stage.settings for stage in group.stages if stage.phase == "rl"]
-    rewarded = (f"{own['samples']} by {own['candidates']}; baseline {own['baseline']}" for own in later)
+    rewarded = (_rewarded(own) for own in later)
+    rates = dict.fromkeys(f"{PHASES[s.phase]} {s.settings.get('learning_rate')}" for s in group.stages)
+    beams = dict.fromkeys(_beams(s.settings.get("beams")) for s in group.stages)
     settings, counts = (
         group.settings,
         dict.fromkeys(
@@ -213,10 +223,32 @@ def _own(group: Group) -> dict[str, str]:
         "network": f"{settings['hidden']}/{settings.get('embedding')}/{settings.get('attention')}",
         "epochs": ", ".join(f"{PHASES[s.phase]} {s.settings['epochs']}" for s in group.stages),
         "batch": str(settings.get("batch_size")),
+        "rate": ", ".join(rates),
+        "decay": f"cosine by step, to {100 * settings.get('final_rate', 0):g} % of it",
+        "dropout": f"{settings.get('dropout')} on vᵢ, v_g, words and the output's input; none in REINFORCE",
+        "loss": "mean over captions of the sum over words" if later else "–",
         "rewarded": " and ".join(dict.fromkeys(rewarded)) or "–",
+        "inputs": "a layer for v̂ and one for h¹",
+        "validation": " and ".join(beams),
         "search": " and ".join(dict.fromkeys(one.search for one in judged)) or "–",
+        "epoch": " and ".join(dict.fromkeys(_epoch_told(one.search) for one in judged)) or "–",
         "seeds": ", ".join(counts) or "none finished",
     }
+
+
+def _rewarded(own: Mapping[str, Any]) -> str:
+    """Which captions a stage of REINFORCE rewards, and what it compares a reward with."""
+    count = own["samples"]
+    found = f"the {count} best of a beam search" if own["candidates"] == "beam" else f"{count} drawn"
+    return f"{found}, against {'the greedy one' if own['baseline'] == 'greedy' else 'the mean of the others'}"
+
+
+def _beams(count: Any) -> str:
+    return "the likeliest words" if count == 1 else f"{count} beams"
+
+
+def _epoch_told(search: str) -> str:
+    return "best validation CIDEr" if "best epoch" in search else "the last"
 
 
 def _methods() -> Table:

@@ -28,6 +28,7 @@ from prproduct.lab.errors import InputError
 from prproduct.lab.options import takes_options_of
 
 PAGES = (".html", ".htm")
+OTHERS = 5  # files that are no pictures, by name; more are counted
 
 
 @takes_options_of(Search)
@@ -89,7 +90,12 @@ def _of_pictures(
         raise InputError(f"{output}: is no page; give a name that ends in .html")
     if figures and figures.exists() and not figures.is_dir():
         raise InputError(f"{figures}: is a file; --attention takes a folder")
-    found = pictures.list_all(places)
+    others: list[str] = []
+    found = pictures.list_all(places, others)
+    if others:
+        names = [printable(Path(name).name) for name in others[:OTHERS]]
+        more = f" and {len(others) - OTHERS} more" if len(others) > OTHERS else ""
+        print(f"prproduct: no pictures, and left out: {', '.join(names)}{more}", file=sys.stderr)
     speakers = open_speakers(folders, epoch, prepared.read(captions) if captions else None)
     encoders = own_pictures.encoders_for(speakers, encoder)
     labels = [speaker.label for speaker in speakers]
@@ -179,7 +185,12 @@ def shown(picture: pictures.Picture) -> str:
     >>> shown(pictures.Picture(1, Path("holiday\n\udce9té 1.jpg")))
     'holiday??té 1.jpg'
     """
-    return "".join(character if character.isprintable() else "?" for character in str(picture))
+    return printable(str(picture))
+
+
+def printable(name: str) -> str:
+    """A name with ? for what cannot be printed."""
+    return "".join(character if character.isprintable() else "?" for character in name)
 
 
 def _print(seen: Seen, labels: Sequence[str]) -> None:
