@@ -13,9 +13,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import torch
+from painted_pictures import COLOURS, CONFIG, paint, prepare, tiny
 from PIL import Image, ImageFile
-from small_material import NETWORK, XE, InMemory, material, run
+from small_material import XE, InMemory, material, run
 
 from prproduct import cli
 from prproduct.captioning import encoder
@@ -30,43 +30,13 @@ from prproduct.captioning.use.own_pictures import Seen
 from prproduct.captioning.world import World
 from prproduct.lab.errors import InputError
 
-COLOURS = {"red": (220, 30, 20), "green": (20, 200, 40), "blue": (30, 40, 230)}
 HEIC = b"\x00\x00\x00\x18ftypheic" + bytes(40)
 NO_HEIC = "a HEIC picture, which takes one more package: pip install pillow-heif"
-CONFIG = CaptionerConfig(
-    **NETWORK, product="pr", dropout=0.0, epochs=12, batch_size=6, captions_per_image=1, learning_rate=0.05
-)
-
-
-def tiny(name, mean=127.0):
-    """An encoder of four regions of three numbers, whose only weight is nothing's."""
-    return encoder.Encoder(
-        f"timm:{name}", 8, (mean,) * 3, (64.0,) * 3, torch.nn.Flatten(), lambda pixels: torch.nn.AvgPool2d(4)(pixels)
-    )
 
 
 @pytest.fixture(autouse=True)
 def tiny_encoders(monkeypatch):
     monkeypatch.setitem(encoder.LIBRARIES, "timm", tiny)
-
-
-def paint(path, colour, size=(24, 16)):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.new("RGB", size, COLOURS[colour]).save(path)
-    return path
-
-
-def prepare(folder, encode=tiny):
-    """Pictures of one colour each, their captions, and their features."""
-    names = {f"{number}.png": list(COLOURS)[number % 3] for number in range(24)}
-    described = []
-    for number, (name, colour) in enumerate(names.items()):
-        paint(folder / "pictures" / name, colour)
-        split = "train" if number < 18 else "val" if number < 21 else "test"
-        described.append(Described(number, name, split, (f"All {colour}.",), (f"all {colour}",)))
-    prepared.write(folder / "captions", described, build([one.tokens[0].split() for one in described], 1))
-    grids.write(folder / "f.h5", pictures.find([folder / "pictures"]), encode("tiny"))
-    return Material(prepared.read(folder / "captions"), features.open(folder / "f.h5"))
 
 
 @pytest.fixture(scope="module")
@@ -511,6 +481,7 @@ def test_a_run_without_its_vocabulary_takes_that_of_the_captions(lab, caption, t
     ("words", "message"),
     [
         (["x.png"], "Give --run"),
+        (["--split", "test"], "Give --run"),
         (["--run", "RUN"], "give either pictures, or --split"),
         (["x.png", "--run", "RUN", "--split", "test"], "give either pictures, or --split"),
         (["x.png", "--run", "RUN", "--features", "f.h5"], "--features and --ids go with --split"),

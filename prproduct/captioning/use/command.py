@@ -21,6 +21,7 @@ from prproduct.captioning.results import captions_file, write_captions
 from prproduct.captioning.training import CHOICES, check_fits, check_ids, config_of
 from prproduct.captioning.use import attention, own_pictures, page
 from prproduct.captioning.use.own_pictures import Seen
+from prproduct.captioning.use.ready import open_ready
 from prproduct.captioning.use.speakers import labels_of, open_speakers
 from prproduct.captioning.use.split import ALL, listed, targets_of, write_split
 from prproduct.lab import runs
@@ -37,7 +38,9 @@ def caption(
     images: Annotated[
         list[Path] | None, typer.Argument(metavar="PICTURES...", help="pictures, folders, zip archives")
     ] = None,
-    run: Annotated[list[Path] | None, typer.Option("--run", help="a captioner's run; may be given often")] = None,
+    run: Annotated[
+        list[Path] | None, typer.Option("--run", help="a captioner's run, may be given often; else the ready ones")
+    ] = None,
     epoch: Annotated[str, typer.Option(help=f"the run's {' or '.join(CHOICES)}, by validation CIDEr")] = "best",
     figures: Annotated[
         Path | None, typer.Option("--attention", help="a folder for figures of where each word looked")
@@ -59,13 +62,13 @@ def caption(
     ] = None,
 ) -> None:
     """Captions for pictures of your own; or with --split for a whole split, as COCO's server wants them."""
-    if not run:
-        raise InputError("whose captions? Give --run, the folder of a captioner's run")
     if bool(images) == (split is not None):
         raise InputError("give either pictures, or --split for images whose features are in a file")
     if split is not None:
         if figures or encoder:
             raise InputError("--attention and --encoder go with pictures, not with --split")
+        if not run:
+            raise InputError("whose captions? Give --run, the folder of a captioner's run")
         if split == ALL:
             _of_features(search, run, epoch, captions, source, ids, output)
         else:
@@ -73,7 +76,7 @@ def caption(
     else:
         if source or ids:
             raise InputError("--features and --ids go with --split, not with pictures")
-        _of_pictures(search, images or [], run, epoch, figures, output, encoder, captions)
+        _of_pictures(search, images or [], run or [], epoch, figures, output, encoder, captions)
 
 
 def _of_pictures(
@@ -96,7 +99,8 @@ def _of_pictures(
         names = [printable(Path(name).name) for name in others[:OTHERS]]
         more = f" and {len(others) - OTHERS} more" if len(others) > OTHERS else ""
         print(f"prproduct: no pictures, and left out: {', '.join(names)}{more}", file=sys.stderr)
-    speakers = open_speakers(folders, epoch, prepared.read(captions) if captions else None)
+    known = prepared.read(captions) if captions else None
+    speakers = open_speakers(folders, epoch, known) if folders else open_ready()
     encoders = own_pictures.encoders_for(speakers, encoder)
     labels = [speaker.label for speaker in speakers]
     unreadable: list[tuple[pictures.Picture, str]] = []
@@ -114,7 +118,7 @@ def _of_pictures(
             bar.advance(task)
         _name_unreadable(unreadable, named)
     if output and cards:
-        written = page.page(cards, speakers, epoch, [(shown(picture), reason) for picture, reason in unreadable])
+        written = page.page(cards, speakers, [(shown(picture), reason) for picture, reason in unreadable])
         with replacing(output) as file:
             file.write(written.encode())
     if unreadable:
