@@ -89,12 +89,14 @@ SETTING = {
     "network": "512/512/not stated",
     "epochs": "not stated (REINFORCE 35)",
     "batch": "not stated (64)",
-    "rate": "cross-entropy 5e-4, REINFORCE 5e-5 (REINFORCE 2e-5)",
+    "rate": "5e-4, in REINFORCE 5e-5 (2e-5)",
     "decay": "cosine (by epoch)",
-    "dropout": "not stated (0.3, none on words, on in REINFORCE)",
+    "dropout": "not stated (0.3, not on words)",
+    "rl_dropout": "not stated (0.3)",
     "loss": "not stated (mean over words)",
-    "rewarded": "beam of 5 “during CIDEr optimization”; baseline not stated (later code: one sample against greedy)",
-    "inputs": "v̂ and h¹ concatenated in its figure; a plot for each in its appendix (a layer for each)",
+    "rewarded": "the 5 best of a beam search (one drawn)",  # the text; the authors' later code
+    "baseline": "not stated (the greedy caption's)",
+    "inputs": "one of v̂ and h¹, in its figure (one each)",  # and its appendix plots one each
     "validation": "not stated (5 beams)",
     "search": "5 beams",
     "epoch": "not stated",

@@ -303,13 +303,14 @@ def test_tables_3_and_4_are_folded_below_what_differs(tmp_path):
     assert "words | 9,487 | 100" in text
     assert "Compared with the paper" in text
     for row in (
-        "learning rate | cross-entropy 5e-4, REINFORCE 5e-5 (REINFORCE 2e-5) | cross-entropy 0.0005, REINFORCE 5e-05",
+        "learning rate | 5e-4, in REINFORCE 5e-5 (2e-5) | 0.0005, in REINFORCE 5e-05",
         "its decay | cosine (by epoch) | cosine by step, to 5 % of it",
-        "dropout | not stated (0.3, none on words, on in REINFORCE) | 0.3 on vᵢ, v_g, words and the output's input",
-        "loss of REINFORCE | not stated (mean over words) | mean over captions of the sum over words",
-        "REINFORCE rewards | beam of 5 “during CIDEr optimization”",
-        "the 5 best of a beam search, against the mean of the others",
-        "inputs of the Language LSTM | v̂ and h¹ concatenated in its figure",
+        "dropout | not stated (0.3, not on words) | 0.3, also on words",
+        "dropout in REINFORCE | not stated (0.3) | none",
+        "loss of REINFORCE | not stated (mean over words) | mean over captions",
+        "REINFORCE rewards | the 5 best of a beam search (one drawn) | the 5 best of a beam search",
+        "… compared with the reward of | not stated (the greedy caption's) | the mean of the image's others",
+        "layers into the Language LSTM | one of v̂ and h¹, in its figure (one each) | one for v̂ and one for h¹",
         "search for validation captions | not stated (5 beams) | the likeliest words",
         "epoch that is tested | not stated | best validation CIDEr",
     ):

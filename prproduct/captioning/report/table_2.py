@@ -29,6 +29,7 @@ from prproduct.lab.report.content import (
 from prproduct.lab.report.observations import BASELINE
 
 Rows = list[tuple[Text, ...] | Heading]
+BASELINES = {"greedy": "the greedy caption", "others": "the mean of the image's others"}
 
 
 def _columns(judged: Iterable[Judged]) -> list[str]:
@@ -180,9 +181,11 @@ def beside_paper(groups: Sequence[Group]) -> Section:
         "rate": "learning rate",
         "decay": "its decay",
         "dropout": "dropout",
+        "rl_dropout": "dropout in REINFORCE",
         "loss": "loss of REINFORCE",
         "rewarded": "REINFORCE rewards",
-        "inputs": "inputs of the Language LSTM",
+        "baseline": "… compared with the reward of",
+        "inputs": "layers into the Language LSTM",
         "validation": "search for validation captions",
         "search": "search for test captions",
         "epoch": "epoch that is tested",
@@ -206,14 +209,11 @@ def _own(group: Group) -> dict[str, str]:
     judged = list(group.judged())
     images = dict.fromkeys(f"{s.images:,}" for one in judged for seeds in one.scores.values() for s in seeds.values())
     later = [stage.settings for stage in group.stages if stage.phase == "rl"]
-    rewarded = (_rewarded(own) for own in later)
-    rates = dict.fromkeys(f"{PHASES[s.phase]} {s.settings.get('learning_rate')}" for s in group.stages)
+    settings = group.settings
+    rates = [f"{settings.get('learning_rate')}", *(f"in REINFORCE {own.get('learning_rate')}" for own in later)]
     beams = dict.fromkeys(_beams(s.settings.get("beams")) for s in group.stages)
-    settings, counts = (
-        group.settings,
-        dict.fromkeys(
-            f"{display(product)} {len(runs)}" for stage in group.stages for product, runs in stage.counted.items()
-        ),
+    counts = dict.fromkeys(
+        f"{display(product)} {len(runs)}" for stage in group.stages for product, runs in stage.counted.items()
     )
     return {
         "captions": group.captions,
@@ -223,24 +223,24 @@ def _own(group: Group) -> dict[str, str]:
         "network": f"{settings['hidden']}/{settings.get('embedding')}/{settings.get('attention')}",
         "epochs": ", ".join(f"{PHASES[s.phase]} {s.settings['epochs']}" for s in group.stages),
         "batch": str(settings.get("batch_size")),
-        "rate": ", ".join(rates),
+        "rate": ", ".join(dict.fromkeys(rates)),
         "decay": f"cosine by step, to {100 * settings.get('final_rate', 0):g} % of it",
-        "dropout": f"{settings.get('dropout')} on vᵢ, v_g, words and the output's input; none in REINFORCE",
-        "loss": "mean over captions of the sum over words" if later else "–",
-        "rewarded": " and ".join(dict.fromkeys(rewarded)) or "–",
-        "inputs": "a layer for v̂ and one for h¹",
+        "dropout": f"{settings.get('dropout')}, also on words",
+        "rl_dropout": "none" if later else "–",
+        "loss": "mean over captions" if later else "–",
+        "rewarded": " and ".join(dict.fromkeys(map(_rewarded, later))) or "–",
+        "baseline": " and ".join(dict.fromkeys(BASELINES[own["baseline"]] for own in later)) or "–",
+        "inputs": "one for v̂ and one for h¹",
         "validation": " and ".join(beams),
-        "search": " and ".join(dict.fromkeys(one.search for one in judged)) or "–",
+        "search": " and ".join(dict.fromkeys(one.search.split(", ")[1] for one in judged)) or "–",
         "epoch": " and ".join(dict.fromkeys(_epoch_told(one.search) for one in judged)) or "–",
         "seeds": ", ".join(counts) or "none finished",
     }
 
 
 def _rewarded(own: Mapping[str, Any]) -> str:
-    """Which captions a stage of REINFORCE rewards, and what it compares a reward with."""
-    count = own["samples"]
-    found = f"the {count} best of a beam search" if own["candidates"] == "beam" else f"{count} drawn"
-    return f"{found}, against {'the greedy one' if own['baseline'] == 'greedy' else 'the mean of the others'}"
+    """Which captions a stage of REINFORCE rewards."""
+    return f"the {own['samples']} best of a beam search" if own["candidates"] == "beam" else f"{own['samples']} drawn"
 
 
 def _beams(count: Any) -> str:
