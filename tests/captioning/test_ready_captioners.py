@@ -11,10 +11,10 @@ from painted_pictures import CONFIG, paint, prepare, tiny
 from small_material import run
 
 from prproduct import cli
-from prproduct.captioning import encoder
+from prproduct.captioning import encoder, ready
 from prproduct.captioning.results import write_results
 from prproduct.captioning.training import load_captioner
-from prproduct.captioning.use import command, ready
+from prproduct.captioning.use import command
 from prproduct.lab.errors import InputError
 
 LICENCE = "for research only"
@@ -142,7 +142,7 @@ def test_captioners_in_the_package_are_small_and_complete():
 def test_the_command_makes_a_bundle_of_runs(scored, tmp_path, capsys):
     words = ["--data", "Colours", "--licence", LICENCE, "-o", str(tmp_path / "r")]
     with pytest.raises(SystemExit) as end:
-        ready._command([str(scored / "p"), str(scored / "pr"), *words])
+        cli.main(["bundle", str(scored / "p"), str(scored / "pr"), *words])
     assert end.value.code == 0
     files = {path.name for path in (tmp_path / "r").iterdir()}
     assert files == {"p.json", "p.safetensors", "pr.json", "pr.safetensors"}

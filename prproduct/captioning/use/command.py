@@ -17,11 +17,11 @@ from prproduct.captioning.data.prepared import SPLITS
 from prproduct.captioning.describing import Search
 from prproduct.captioning.material import material_of
 from prproduct.captioning.metrics.writing import replacing
+from prproduct.captioning.ready import open_ready
 from prproduct.captioning.results import captions_file, write_captions
 from prproduct.captioning.training import CHOICES, check_fits, check_ids, config_of
 from prproduct.captioning.use import attention, own_pictures, page
 from prproduct.captioning.use.own_pictures import Seen
-from prproduct.captioning.use.ready import open_ready
 from prproduct.captioning.use.speakers import labels_of, open_speakers
 from prproduct.captioning.use.split import ALL, listed, targets_of, write_split
 from prproduct.lab import runs

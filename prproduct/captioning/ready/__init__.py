@@ -3,19 +3,17 @@
 prproduct/captioning/ready/NAME.safetensors    weights in float16, at most 10 MB
                            NAME.json           the card: network, vocabulary, encoder, data, recipe, scores, licence
 
-`python -m prproduct.captioning.use.ready RUN… --data NAME --licence TEXT` makes them from runs that
-`prproduct caption --split test` and `prproduct score` have scored.
+`prproduct bundle RUN… --data NAME --licence TEXT` makes them from runs that `prproduct caption --split test` and
+`prproduct score` have scored.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import safetensors.torch
-import torch
 import typer
 from safetensors import SafetensorError
 
@@ -31,7 +29,7 @@ from prproduct.lab.errors import InputError
 from prproduct.lab.files import as_json, read_json
 
 FORMAT = "prproduct captioner 1"
-PLACE = Path(__file__).parent.parent / "ready"
+PLACE = Path(__file__).parent
 LARGEST = 10_000_000  # bytes of weights
 ORDER = ("p", "r", "pr")  # of the paper's table; others follow by name
 
@@ -134,7 +132,7 @@ def _about(card: dict[str, Any]) -> str:
     return f"{card['data_name']}, {trained['phase']}, seed {trained['seed']}{cider}; {card['licence']}"
 
 
-def main(
+def bundle(
     folders: Annotated[list[Path], typer.Argument(metavar="RUNS...", help="runs whose test captions are scored")],
     data: Annotated[str, typer.Option(help="what they were trained on, for the card: Flickr8k")],
     licence: Annotated[str, typer.Option(help="under which licence the data allow to use the weights")],
@@ -145,17 +143,3 @@ def main(
     for folder in folders:
         card = write(folder, data, licence, place, which)
         print(f"{card}: {card.with_suffix('.safetensors').stat().st_size / 1e6:.1f} MB, {_about(read_json(card))}")
-
-
-def _command(arguments: Sequence[str] | None = None) -> None:
-    torch.set_num_threads(1)
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.command()(main)
-    try:
-        app(arguments)
-    except InputError as error:
-        raise SystemExit(f"prproduct: {error}") from None
-
-
-if __name__ == "__main__":
-    _command()
