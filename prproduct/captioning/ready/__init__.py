@@ -129,14 +129,16 @@ def _about(card: dict[str, Any]) -> str:
     """A card in a line."""
     scores, trained = card["scores"], card["trained"]
     cider = f", CIDEr {100 * scores['CIDEr']:.1f} on {scores['images']:,} test images" if "CIDEr" in scores else ""
-    return f"{card['data_name']}, {trained['phase']}, seed {trained['seed']}{cider}; {card['licence']}"
+    return f"{card['data_name']}, seed {trained['seed']}{cider}; {card['licence']}"
 
 
 def bundle(
     folders: Annotated[list[Path], typer.Argument(metavar="RUNS...", help="runs whose test captions are scored")],
-    data: Annotated[str, typer.Option(help="what they were trained on, for the card: Flickr8k")],
-    licence: Annotated[str, typer.Option(help="under which licence the data allow to use the weights")],
-    place: Annotated[Path, typer.Option("--output", "-o", help="the folder of the package's captioners")] = PLACE,
+    data: Annotated[str, typer.Option(help="what they were trained on, for the card")],
+    licence: Annotated[str, typer.Option(help="what the data's licence says about weights, for the card")],
+    place: Annotated[
+        Path, typer.Option("--output", "-o", help="a folder for them; the package's own", show_default=False)
+    ] = PLACE,
     which: Annotated[str, typer.Option("--epoch", help="best or last")] = "best",
 ) -> None:
     """Make ready captioners of runs, one for each product."""
