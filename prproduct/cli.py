@@ -31,6 +31,7 @@ COMMANDS: list[Command] = [
     Command(
         "bench", "prproduct.bench.command:bench", "time and memory beside native layers and the literal formula", "lab"
     ),
+    Command("bundle", "prproduct.captioning.ready:bundle", "make ready captioners for the package", "captions"),
     Command(
         "caption", "prproduct.captioning.use.command:caption", "captions for pictures, or a whole split", "captions"
     ),

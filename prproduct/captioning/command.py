@@ -10,8 +10,9 @@ from typing import Annotated, Any
 import typer
 
 from prproduct.captioning.configuration import CaptionerConfig
-from prproduct.captioning.material import WORLD, material_of, places_of
+from prproduct.captioning.material import material_of, places_of
 from prproduct.captioning.training import config_of, train
+from prproduct.captioning.world.world import WORLD
 from prproduct.lab.hardware import Hardware
 from prproduct.lab.options import (
     CheckpointMinutes,

@@ -6,10 +6,8 @@ from pathlib import Path
 
 from prproduct.captioning.data import features, prepared
 from prproduct.captioning.training import Material
-from prproduct.captioning.world import World
+from prproduct.captioning.world.world import WORLD, World
 from prproduct.lab.errors import InputError
-
-WORLD = "world"
 
 
 def places_of(captions: str, source: Path | None) -> dict[str, Path | str | None]:

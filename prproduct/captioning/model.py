@@ -93,7 +93,7 @@ class Captioner(nn.Module):
         hidden: int = 512,
         embedding: int = 512,
         attention: int = 512,
-        dropout: float = 0.5,
+        dropout: float = 0.3,
         *,
         batch_norm: bool = False,
         tanh_layer: bool = False,

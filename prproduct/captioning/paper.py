@@ -89,8 +89,17 @@ SETTING = {
     "network": "512/512/not stated",
     "epochs": "not stated (REINFORCE 35)",
     "batch": "not stated (64)",
-    "rewarded": "5 beams; baseline not stated",
+    "rate": "5e-4, in REINFORCE 5e-5 (2e-5)",
+    "decay": "cosine (by epoch)",
+    "dropout": "not stated (0.3, not on words)",
+    "rl_dropout": "not stated (0.3)",
+    "loss": "not stated (mean over words)",
+    "rewarded": "the 5 best of a beam search (one drawn)",  # the text; the authors' later code
+    "baseline": "not stated (the greedy caption's)",
+    "inputs": "one of v̂ and h¹, in its figure (one each)",  # and its appendix plots one each
+    "validation": "not stated (5 beams)",
     "search": "5 beams",
+    "epoch": "not stated",
     "seeds": "one number each",
 }
 

@@ -15,11 +15,12 @@ from rich.table import Table
 from prproduct.captioning import report
 from prproduct.captioning.command import CaptionsOption, FeaturesOption
 from prproduct.captioning.data.pictures import list_all
-from prproduct.captioning.material import WORLD, material_of
-from prproduct.captioning.metrics.fields import ImageId
+from prproduct.captioning.material import material_of
+from prproduct.captioning.metrics.command import name_failure
 from prproduct.captioning.results import write_results
 from prproduct.captioning.studies import PHASES, Choice, jobs
-from prproduct.captioning.world import World, is_true
+from prproduct.captioning.training import check_ids
+from prproduct.captioning.world.world import WORLD, judges_of
 from prproduct.lab import runs
 from prproduct.lab.files import check_writable
 from prproduct.lab.options import takes_options_of
@@ -50,9 +51,10 @@ def captions(
     check_writable(output)
     plan.check(address)
     material = material_of(captions, source)  # what is wrong with it is said here, once
+    check_ids(material)
     if pictures is not None:
         list_all([pictures])
-    judges = {"true": _is_true} if captions == WORLD else {}
+    judges = judges_of(captions)
     wanted = jobs(choice, output, captions, source)
     workers = plan.open(len(wanted), address)
     progress = Silent() if quiet else Terminal()
@@ -62,20 +64,23 @@ def captions(
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, disable=quiet or not console.is_terminal) as bar:
-        images = len(material.captions.of("test"))
+        images, failures = len(material.captions.of("test")), dict[str, str]()
         for folder in folders:
             task = bar.add_task(f"test captions of {folder.relative_to(output.absolute())}", total=images)
-            write_results(folder, material, judges=judges, tick=lambda done, task=task: bar.advance(task, done))  # type: ignore[misc]
+            scored = write_results(
+                folder,
+                material,
+                judges=judges,
+                tick=lambda done, task=task: bar.advance(task, done),  # type: ignore[misc]
+            )
+            failures |= scored["failures"]
+    for metric, reason in failures.items():
+        name_failure(metric, reason, "the same command computes it when that is mended")
     if folders:
         Console().print(_table(folders))
         report.write(folders, output / "report.html", pictures)
         Console().print(f"the page: {output / 'report.html'}", highlight=False, markup=False, soft_wrap=True)
     exit_if_unfinished(results)
-
-
-def _is_true(image: ImageId, caption: str) -> float:
-    """Whether a caption is true of an image of the world."""
-    return float(is_true(World().scene(int(image)), caption))
 
 
 def _table(folders: Sequence[Path]) -> Table:

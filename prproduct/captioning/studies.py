@@ -34,18 +34,16 @@ SCALES = {
         1,
         {**_SMALL_NETWORK, "dropout": 0.1},
         {"epochs": 15, "batch_size": 20, "learning_rate": 5e-3, "angles": 100},
-        {"epochs": 8, "batch_size": 20, "learning_rate": 5e-4, "baseline": "others", "angles": 100},
+        {"epochs": 8, "batch_size": 20, "learning_rate": 5e-4, "angles": 100},
     ),
     "small": Scale(
         ("p", "r", "pr"),
         1,
         {"hidden": 256, "embedding": 256, "attention": 128},
         {"epochs": 5, "batch_size": 10, "angles": 300},  # many small steps: few epochs fit
-        {"epochs": 1, "batch_size": 10, "angles": 300, "baseline": "others"},
+        {"epochs": 1, "batch_size": 10, "angles": 300},
     ),
-    "paper": Scale(
-        ("p", "r", "pr"), 1, {}, {"angles": 500}, {"angles": 500, "candidates": "beam", "baseline": "others"}
-    ),
+    "paper": Scale(("p", "r", "pr"), 1, {}, {"angles": 500}, {"angles": 500}),
 }
 
 

@@ -10,7 +10,7 @@ import copy
 import hashlib
 import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,7 +23,7 @@ from torch.optim import Adam, Optimizer
 from prproduct.captioning.configuration import CaptionerConfig
 from prproduct.captioning.data.batches import collate
 from prproduct.captioning.data.features import Features, MadeBy
-from prproduct.captioning.data.prepared import VOCABULARY, CaptionSet, vocabulary_json
+from prproduct.captioning.data.prepared import SPLITS, VOCABULARY, CaptionSet, vocabulary_json
 from prproduct.captioning.data.training_batches import CaptionBatch, CaptionBatches, FeatureSource, padded
 from prproduct.captioning.decoding import Captions, Limits, beam, greedy, sample
 from prproduct.captioning.describing import Search, describe
@@ -89,7 +89,8 @@ class Captioning:
         if start:
             self.captioner.load_state_dict(start.weights)
         self.model: nn.Module = self.captioner.to(fabric.device)
-        epochs, batch_size = config.epochs or 1, config.batch_size or 1  # given, in a resolved configuration
+        # Given, in a resolved configuration.
+        epochs, batch_size, self.samples = config.epochs or 1, config.batch_size or 1, config.samples or 1
         self.optimizer: Optimizer = Adam(self.model.parameters(), lr=config.rate(0.0), betas=(0.9, 0.999))
         self._train = self.captions.of("train")[: config.limit_train]
         phase = {"xe": "cross-entropy", "rl": "REINFORCE"}[config.phase]
@@ -101,7 +102,7 @@ class Captioning:
             self._train,
             self.features,
             batch_size=batch_size,
-            captions=config.captions_per_image if config.phase == "xe" else config.samples,
+            captions=config.captions_per_image if config.phase == "xe" else self.samples,
             seed=config.seed,
             by_caption=config.phase == "rl",
             rank=fabric.global_rank,
@@ -109,6 +110,7 @@ class Captioning:
         )
         self.epochs, self.steps = epochs, self._batches.steps
         self._feedback = 0.0
+        self._cpu_began = self._cpu_seconds = 0.0
         self._validation = self.captions.of("val")
         if not self._validation:
             raise InputError("there are no validation images; an epoch is chosen by their captions' CIDEr")
@@ -117,6 +119,7 @@ class Captioning:
     def batches(self, epoch: int, start_step: int) -> Iterable[CaptionBatch]:
         """Batches of `epoch` for this process, starting at `start_step`."""
         self._feedback = self.config.feedback(epoch)
+        self._cpu_began = time.thread_time()
         return (self._on_device(batch) for batch in self._batches.epoch(epoch, start_step))
 
     def _on_device(self, batch: CaptionBatch) -> CaptionBatch:
@@ -136,6 +139,7 @@ class Captioning:
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         """The cross-entropy of the validation captions, and the CIDEr of the captions that the model gives."""
+        self._cpu_seconds = time.thread_time() - self._cpu_began
         share = range(self._fabric.global_rank, len(self._validation), self._fabric.world_size)
         images = [self._validation[place] for place in share]
         loss = words = 0.0
@@ -164,8 +168,8 @@ class Captioning:
         return [float(row[: len(image.captions)].sum()) for row, image in zip(each, images, strict=True)]
 
     def seconds(self) -> dict[str, float]:
-        """Nothing beside what the engine measures."""
-        return {}
+        """CPU time of this thread in training: less than the wall time where others use the machine."""
+        return {"cpu_seconds": self._cpu_seconds}
 
 
 class Reinforcement(Captioning):
@@ -207,7 +211,13 @@ class Reinforcement(Captioning):
         advantages = (of_candidates - baseline).flatten().to(logits.dtype)
         loss = reinforce(log_probabilities(logits, words), words, advantages)
         lengths = (words != 0).sum()
-        return {"loss": loss, "reward": of_candidates.sum(), "baseline": baseline.sum(), "words": lengths}
+        return {
+            "loss": loss,
+            "reward": of_candidates.sum(),
+            "baseline": baseline.sum(),
+            "advantage": (of_candidates - baseline).abs().sum(),
+            "words": lengths,
+        }
 
     @torch.no_grad()
     def _candidates(self, batch: CaptionBatch) -> tuple[Captions, Tensor | None]:
@@ -216,16 +226,16 @@ class Reinforcement(Captioning):
         with self._fabric.autocast():
             memory = self._speaker.encode(*batch.regions)
             if config.candidates == "beam":
-                drawn = beam(self._speaker, memory, beams=config.samples, n_best=config.samples, limits=limits)
+                drawn = beam(self._speaker, memory, beams=self.samples, n_best=self.samples, limits=limits)
             else:
-                drawn = sample(self._speaker, memory, samples=config.samples, limits=limits)
+                drawn = sample(self._speaker, memory, samples=self.samples, limits=limits)
             guess = greedy(self._speaker, memory, limits=limits).words[:, 0] if config.baseline == "greedy" else None
         return drawn, guess
 
     def seconds(self) -> dict[str, float]:
-        """Of decoding and rewarding, since it was asked last."""
+        """CPU time, and the time of decoding and rewarding since it was asked last."""
         seconds, self._seconds = self._seconds, dict.fromkeys(self._seconds, 0.0)
-        return seconds
+        return {**super().seconds(), **seconds}
 
 
 def train(
@@ -251,6 +261,7 @@ def train(
     """
     if is_first_process():
         check_writable(Path(folder))
+    check_ids(material)
     if (config.phase == "rl") != (start is not None):
         what = "needs a run of cross-entropy to start from" if config.phase == "rl" else "starts from no other run"
         raise InputError(f"phase {config.phase} {what}: --start")
@@ -319,6 +330,20 @@ def read_start(folder: str | Path, which: str, material: Material) -> Start:
     return Start(record, config, kept.model, identity)
 
 
+def check_ids(material: Material, splits: Sequence[str] = SPLITS) -> None:
+    """Refuse features that lack an image of the captions: found out in an epoch, it costs the epoch."""
+    captions, features = material
+    of_splits = [(image.id, split) for split in splits for image in captions.of(split)]
+    missing = [(image, split) for image, split in of_splits if image not in features]
+    if missing:
+        where = features.path if isinstance(features, Features) else "the features"
+        image, split = missing[0]
+        raise InputError(
+            f"{where}: no features of {len(missing):,} of {len(of_splits):,} images, the first of them image {image} "
+            f"of {split}; encode their pictures too (prproduct data features), or prepare captions without them"
+        )
+
+
 def check_fits(record: runs.Record, material: Material) -> None:
     """Refuse captions of another vocabulary than the run's, and features of another width or encoder."""
     there, here = record.config["data"], material.identity
@@ -351,17 +376,21 @@ def load_captioner(folder: str | Path, which: str = "best") -> Captioner:
         raise InputError(f"the {which!r} epoch: choose {' or '.join(CHOICES)}")
     record = runs.read(folder)
     config, data = config_of(record), record.config["data"]
+    kept = checkpoints.load(Path(folder) / runs.CHECKPOINTS, chosen_step(folder, which), record.identity)
+    model = config.build(data["words"], data["width"])
+    model.load_state_dict(kept.model)
+    return model.eval()
+
+
+def chosen_step(folder: str | Path, which: str = "best") -> int:
+    """The step of the checkpoint of a run's best epoch so far, or of its last checkpoint."""
     place = Path(folder) / runs.CHECKPOINTS
     steps = checkpoints.steps(place)
     if not steps:
         raise InputError(f"{place}: there is no checkpoint yet")
-    kept = checkpoints.load(place, steps[-1], record.identity)
-    chosen = kept.state["position"]["best"]
-    if which == "best" and chosen is not None and chosen["step"] != steps[-1]:
-        kept = checkpoints.load(place, chosen["step"], record.identity)
-    model = config.build(data["words"], data["width"])
-    model.load_state_dict(kept.model)
-    return model.eval()
+    identity = runs.read(folder).identity
+    best = checkpoints.load(place, steps[-1], identity).state["position"]["best"] if which == "best" else None
+    return int(best["step"]) if best else steps[-1]
 
 
 def _digest(weights: dict[str, Tensor]) -> str:

@@ -44,7 +44,7 @@ class Recorder:
             yield
             return
         path = self.run.folder / ANGLES
-        with writing(path), AngleProbe(model, first_step=step, jsonl=path, writer=self._board):
+        with writing(path), AngleProbe(model, step=step, jsonl=path, writer=self._board):
             yield
 
     def close(self) -> None:

@@ -33,7 +33,9 @@ class AngleProbe:
 
     It begins at once, and `close` or the end of a `with` block takes all its hooks away. A step is a forward of
     `module`, or `forwards_per_step` of them; every `every`-th is sampled. Steps in training mode and steps in eval mode
-    are counted apart. The records of a step are complete when the next one begins, or at `close`.
+    are counted apart. A training loop that opens a probe for one of its steps gives that step's number as `step`: then
+    nothing is counted, and all forwards belong to it, in either mode. The records of a step are complete when the next
+    one begins, or at `close`.
 
     >>> import torch, prproduct as pr
     >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
@@ -53,6 +55,7 @@ class AngleProbe:
         bins: int = 20,
         forwards_per_step: int = 1,
         first_step: int = 0,
+        step: int | None = None,
         jsonl: str | Path | None = None,
         writer: SummaryWriter | None = None,
     ) -> None:
@@ -65,6 +68,7 @@ class AngleProbe:
             ("bins", bins, 1),
             ("forwards_per_step", forwards_per_step, 1),
             ("first_step", first_step, 0),
+            ("step", 0 if step is None else step, 0),
         ):
             if not isinstance(number, int) or number < least:
                 raise ValueError(f"AngleProbe: {name} must be a whole number from {least} on, not {number!r}")
@@ -78,6 +82,7 @@ class AngleProbe:
         self._bins = bins
         self._forwards_per_step = forwards_per_step
         self._forwards = {True: first_step * forwards_per_step, False: 0}
+        self._step = step
         self._jsonl, self._writer = jsonl, writer
         self._records: list[AngleRecord] = []
         self._skipped: dict[str, str] = {}
@@ -144,7 +149,9 @@ class AngleProbe:
         training = module.training
         step, place = divmod(self._forwards[training], self._forwards_per_step)
         self._forwards[training] += 1
-        if place == 0 and training in self._open:
+        if self._step is not None:
+            step = self._step
+        elif place == 0 and training in self._open:
             self._complete(training)
         if step % self.every:
             return

@@ -48,12 +48,12 @@ def beam(model, memory, limits, beams, n_best=1, length_power=0.0):
         extensions.sort(key=lambda pair: -pair[0])  # stable: the better beginning first, then the lower id
         found += [(total / length**length_power, words) for total, words in extensions[:beams] if words[-1] == 0]
         live = [(total, words) for total, words in extensions if words[-1] != 0][:beams]
-    found += [(total / limits.maximum**length_power, words) for total, words in live]
-    return sorted(found, key=lambda pair: -pair[0])[:n_best]
+    cut = [(total / limits.maximum**length_power, words) for total, words in live]
+    return (_best_first(found) + _best_first(cut))[:n_best]
 
 
 def exhaustive(model, memory, limits, vocabulary, length_power=0.0):
-    """All captions of one image that may be said, best first."""
+    """All captions of one image that may be said, best first: those that end, then those that are cut."""
     found, speaker = [], Speaker(model, memory)
     for length in range(limits.maximum + 1):
         for words in itertools.product(range(1, vocabulary), repeat=length):
@@ -63,4 +63,9 @@ def exhaustive(model, memory, limits, vocabulary, length_power=0.0):
                 total += allowed(speaker.after(caption[:place]), caption[:place], limits)[word]
             if total > -math.inf:
                 found.append((total / max(len(caption), 1) ** length_power, caption))
+    ended, cut = ([pair for pair in found if (pair[1][-1] == 0) == ends] for ends in (True, False))
+    return _best_first(ended) + _best_first(cut)
+
+
+def _best_first(found):
     return sorted(found, key=lambda pair: -pair[0])

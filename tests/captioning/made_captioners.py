@@ -23,6 +23,7 @@ def made_run(folder, phase="xe", product="pr", seed=0, cider=0.5, *, ended="end"
     folder = Path(folder)
     folder.mkdir(parents=True)
     known = {"data": DATA, "command": f"prproduct train captioner --phase {phase}", "beams": 5, "seconds": 1.0}
+    known |= {"busy": 1.0, "true": None}
     known |= {key: settings.pop(key) for key in list(settings) if key in known}
     first = CaptionerConfig(phase="xe", product=product, seed=seed, hidden=8, epochs=3).resolved()
     config = first
@@ -48,16 +49,16 @@ def made_run(folder, phase="xe", product="pr", seed=0, cider=0.5, *, ended="end"
         begun = {**asdict(first), **(start or {})}
         said["start"] = {"config": begun, "from": "last", "step": 30, "weights": "0" * 16}
     (folder / "config.json").write_text(json.dumps(said))
-    _write_metrics(folder, phase, config.epochs, ended, known["seconds"])
+    _write_metrics(folder, phase, config.epochs, ended, known["seconds"], known["busy"])
     if angles:
         _write_angles(folder, product, angles, phase == "xe")
     if cider is not None and ended == "end":
-        _write_results(folder, product, phase, cider, known["beams"])
+        _write_results(folder, product, phase, cider, known["beams"], known["true"])
     return folder
 
 
-def _write_metrics(folder, phase, epochs, ended, seconds):
-    lines = [_epoch(number, phase, seconds) for number in range(epochs if ended == "end" else epochs - 1)]
+def _write_metrics(folder, phase, epochs, ended, seconds, busy):
+    lines = [_epoch(number, phase, seconds, busy) for number in range(epochs if ended == "end" else epochs - 1)]
     if ended == "end":
         last = {key: value for key, value in lines[-1].items() if key not in ("event", "time")}
         lines.append({"event": "end", "step": 10 * epochs, "last": last, "selected": last})
@@ -66,19 +67,23 @@ def _write_metrics(folder, phase, epochs, ended, seconds):
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
-def _epoch(number, phase, seconds):
+def _epoch(number, phase, seconds, busy):
     time = {"train_seconds": seconds * (9 if number == 0 else 1), "evaluation_seconds": 0.5}
     time["samples_per_second"] = 600 / time["train_seconds"]
+    if busy is not None:
+        time["cpu_seconds"] = busy * time["train_seconds"]
     found = {"train_loss": 3.0 - number / 4, "validation_loss": 3.1 - number / 4, "validation_cider": 0.3 + number / 10}
     if phase == "rl":
         found |= {"train_reward": 0.4 + number / 10, "train_baseline": 0.41, "train_words": 8.5}
+        found |= {"train_advantage": 0.05}
         time |= {"decoding_seconds": time["train_seconds"] / 4, "reward_seconds": time["train_seconds"] / 50}
     return {"event": "epoch", "epoch": number, "step": 10 * (number + 1), **found, "learning_rate": 0.1, "time": time}
 
 
-def _write_results(folder, product, phase, cider, beams):
+def _write_results(folder, product, phase, cider, beams, true):
     (folder / "results").mkdir()
     scores = {name: 0.01 * place + 0.2 for place, name in enumerate(NAMES)} | {"CIDEr": cider}
+    scores |= {} if true is None else {"true": true}
     how = {"split": "test", "epoch": "best", "search": asdict(Search(beams=beams)), "data": DATA}
     metrics = ["bleu", "meteor", "rouge-l", "cider", "spice"]
     content = {"how": how, "images": 1000, "metrics": metrics, "scores": scores, "failures": NO_SPICE}

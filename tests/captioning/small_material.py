@@ -41,6 +41,9 @@ class InMemory:
     def width(self):
         return next(iter(self.arrays.values())).shape[1]
 
+    def __contains__(self, image):
+        return image in self.arrays
+
     def of(self, image):
         return self.arrays[image]
 

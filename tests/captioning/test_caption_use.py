@@ -5,15 +5,17 @@ import io
 import json
 import re
 import shutil
+import sys
 import zipfile
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import torch
-from PIL import Image
-from small_material import NETWORK, XE, InMemory, material, run
+from painted_pictures import COLOURS, CONFIG, paint, prepare, tiny
+from PIL import Image, ImageFile
+from small_material import XE, InMemory, material, run
 
 from prproduct import cli
 from prproduct.captioning import encoder
@@ -28,41 +30,13 @@ from prproduct.captioning.use.own_pictures import Seen
 from prproduct.captioning.world import World
 from prproduct.lab.errors import InputError
 
-COLOURS = {"red": (220, 30, 20), "green": (20, 200, 40), "blue": (30, 40, 230)}
-CONFIG = CaptionerConfig(
-    **NETWORK, product="pr", dropout=0.0, epochs=12, batch_size=6, captions_per_image=1, learning_rate=0.05
-)
-
-
-def tiny(name, mean=127.0):
-    """An encoder of four regions of three numbers, whose only weight is nothing's."""
-    return encoder.Encoder(
-        f"timm:{name}", 8, (mean,) * 3, (64.0,) * 3, torch.nn.Flatten(), lambda pixels: torch.nn.AvgPool2d(4)(pixels)
-    )
+HEIC = b"\x00\x00\x00\x18ftypheic" + bytes(40)
+NO_HEIC = "a HEIC picture, which takes one more package: pip install pillow-heif"
 
 
 @pytest.fixture(autouse=True)
 def tiny_encoders(monkeypatch):
     monkeypatch.setitem(encoder.LIBRARIES, "timm", tiny)
-
-
-def paint(path, colour, size=(24, 16)):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.new("RGB", size, COLOURS[colour]).save(path)
-    return path
-
-
-def prepare(folder, encode=tiny):
-    """Pictures of one colour each, their captions, and their features."""
-    names = {f"{number}.png": list(COLOURS)[number % 3] for number in range(24)}
-    described = []
-    for number, (name, colour) in enumerate(names.items()):
-        paint(folder / "pictures" / name, colour)
-        split = "train" if number < 18 else "val" if number < 21 else "test"
-        described.append(Described(number, name, split, (f"All {colour}.",), (f"all {colour}",)))
-    prepared.write(folder / "captions", described, build([one.tokens[0].split() for one in described], 1))
-    grids.write(folder / "f.h5", pictures.find([folder / "pictures"]), encode("tiny"))
-    return Material(prepared.read(folder / "captions"), features.open(folder / "f.h5"))
 
 
 @pytest.fixture(scope="module")
@@ -123,6 +97,77 @@ def test_unreadable_pictures_are_named_and_the_rest_go_on(lab, caption, tmp_path
     assert "1×1 pixels" in err[2]
     written = (tmp_path / "page.html").read_text()
     assert all(name in written for name in ("cut.png", "one pixel.png", "not a picture of a known format"))
+
+
+def test_a_folder_misses_no_picture_whatever_its_name_and_says_what_is_none(lab, caption, tmp_path, monkeypatch):
+    """By content: JFIF, AVIF, no suffix and a wrong one; HEIC is named with what reads it, notes are named."""
+    monkeypatch.setitem(sys.modules, "pillow_heif", None)
+    pictures._register_heif.cache_clear()
+    place = tmp_path / "photos"
+    paint(place / "a.jpg", "red").rename(place / "a.jfif")
+    paint(place / "b.avif", "green")
+    paint(place / "c.png", "blue").rename(place / "c")
+    paint(place / "d.png", "red").rename(place / "d.dat")
+    (place / "e.heic").write_bytes(HEIC)
+    (place / "f").write_bytes(HEIC)
+    (place / "g.jxl").write_bytes(b"\xff\x0a" + bytes(40))
+    (place / "notes.txt").write_text("not a picture")
+    (place / "film.mpg").write_bytes(b"\x00\x00\x01\xb3" + bytes(40))
+    with zipfile.ZipFile(tmp_path / "more.zip", "w") as archive:
+        for file in ("c", "notes.txt"):
+            archive.write(place / file, f"in/{file}")
+    status, out, err = caption(place, tmp_path / "more.zip", "--run", lab / "pr")
+    colours = {"a.jfif": "red", "b.avif": "green", "c": "blue", "d.dat": "red"}
+    assert out == [
+        *(f"{place}/{name}\tall {colour}" for name, colour in colours.items()),
+        f"{tmp_path}/more.zip/in/c\tall blue",
+    ]
+    assert status == 1
+    assert err == [
+        "prproduct: no pictures, and left out: film.mpg, notes.txt, notes.txt",
+        *(f"prproduct: {place}/{name}: cannot be read: {NO_HEIC}" for name in ("e.heic", "f")),
+        f"prproduct: {place}/g.jxl: cannot be read: a JPEG XL picture; save it as JPEG",
+    ]
+
+
+def test_heic_is_read_where_pillow_heif_is_installed(lab, caption, tmp_path, monkeypatch):
+    """By a stand-in for it, which takes a HEIC file for a red picture."""
+
+    class Heic(ImageFile.ImageFile):
+        format = "HEIF"
+
+        def _open(self):
+            self._mode, self._size = "RGB", (24, 16)
+
+        def load(self):
+            self.im = Image.new("RGB", self.size, COLOURS["red"]).im
+            return super().load()
+
+    def register_heif_opener():
+        Image.register_open("HEIF", Heic, lambda start: start[4:12] == b"ftypheic")
+
+    monkeypatch.setitem(sys.modules, "pillow_heif", SimpleNamespace(register_heif_opener=register_heif_opener))
+    pictures._register_heif.cache_clear()
+    (tmp_path / "photo.heic").write_bytes(HEIC)
+    try:
+        assert caption(tmp_path, "--run", lab / "pr") == (0, [f"{tmp_path}/photo.heic\tall red"], [])
+    finally:
+        pictures._register_heif.cache_clear()
+        Image.ID.remove("HEIF")
+        del Image.OPEN["HEIF"]
+
+
+def test_a_photo_of_108_megapixels_is_read_and_a_png_of_as_many_is_named(lab, caption, tmp_path):
+    Image.new("L", (12000, 9000), 128).save(tmp_path / "phone.jpg")
+    Image.new("1", (12000, 9000)).save(tmp_path / "scan.png")
+    limit = Image.MAX_IMAGE_PIXELS
+    status, out, err = caption(tmp_path, "--run", lab / "pr")
+    assert (status, len(out), Image.MAX_IMAGE_PIXELS) == (1, 1, limit)
+    assert out[0].startswith(f"{tmp_path}/phone.jpg\t")
+    assert err == [
+        f"prproduct: {tmp_path}/scan.png: cannot be read: 12000×9000 pixels; more than 89 million are read of JPEGs "
+        "alone: save it as JPEG, or smaller"
+    ]
 
 
 def test_more_pictures_than_a_batch_come_in_their_order(lab, caption):
@@ -269,7 +314,8 @@ def test_the_page_is_self_contained_and_escapes_names(lab, caption, tmp_path):
 def test_a_split_is_written_as_the_server_wants_it(lab, caption, tmp_path):
     common = ("--split", "test", "--captions", lab / "captions", "--features", lab / "f.h5")
     status, out, _ = caption("--run", lab / "pr", *common, "-o", tmp_path / "captions_test_results.json")
-    assert (status, out) == (0, [f"{tmp_path}/captions_test_results.json: captions of 3 images"])
+    files = (lab / "pr" / "results" / "captions_test_results.json", tmp_path / "captions_test_results.json")
+    assert (status, out) == (0, [f"{file}: captions of 3 images" for file in files])
     rows = [{"image_id": number, "caption": f"all {list(COLOURS)[number % 3]}"} for number in (21, 22, 23)]
     assert json.loads((tmp_path / "captions_test_results.json").read_text()) == rows
     assert caption("--run", lab / "p", "--run", lab / "pr", *common, "-o", tmp_path / "out")[0] == 0
@@ -318,6 +364,51 @@ def test_what_does_not_fit_the_run_is_refused_and_nothing_is_overwritten(lab, ca
         assert (status, out, len(err)) == (2, [], 1)
         assert message in err[0]
         assert target.read_text() == "before"
+
+
+def test_captioned_and_scored_a_run_has_a_row_in_the_report(lab, caption, tmp_path, capsys):
+    shutil.copytree(lab / "pr", tmp_path / "run", ignore=shutil.ignore_patterns("results"))
+    common = ("--split", "test", "--captions", lab / "captions", "--features", lab / "f.h5")
+    page = tmp_path / "report.md"
+
+    def call(*words):
+        with pytest.raises(SystemExit) as end:
+            cli.main([str(word) for word in words])
+        assert end.value.code == 0, capsys.readouterr().err
+        return page.read_text() if words[0] == "report" else ""
+
+    status, out, _ = caption("--run", tmp_path / "run", *common)
+    assert (status, out[1]) == (0, f"for their scores: prproduct score {lab}/captions {tmp_path}/run")
+    unscored = call("report", tmp_path / "run", "-o", page)
+    assert f"prproduct caption --run {tmp_path}/run --split test" in unscored
+    assert f"prproduct score CAPTIONS {tmp_path}/run" in unscored
+    call("score", lab / "captions", tmp_path / "run", "--metrics", "bleu,cider")
+    kept = json.loads((tmp_path / "run" / "results" / "scores_test.json").read_text())
+    assert kept["images"] == 3
+    row = f"| PR | ours | 1 | {100 * kept['scores']['Bleu_1']:.1f} |"
+    assert row in call("report", tmp_path / "run", "-o", page)
+    assert caption("--run", tmp_path / "run", *common)[0] == 0
+    assert json.loads((tmp_path / "run" / "results" / "scores_test.json").read_text()) == kept, "scored already"
+    assert caption("--run", tmp_path / "run", *common, "--beams", 2)[0] == 0
+    again = json.loads((tmp_path / "run" / "results" / "scores_test.json").read_text())
+    assert (again["scores"], again["how"]["search"]["beams"]) == ({}, 2), "scores of other captions are gone"
+
+
+def test_unusual_scores_are_not_kept_and_a_run_without_captions_says_what_to_do(lab, caption, tmp_path, capsys):
+    shutil.copytree(lab / "p", tmp_path / "run", ignore=shutil.ignore_patterns("results"))
+
+    def score(*options):
+        with pytest.raises(SystemExit) as end:
+            cli.main(["score", str(lab / "captions"), str(tmp_path / "run"), "--metrics", "bleu", *options])
+        return end.value.code, capsys.readouterr().err
+
+    status, err = score()
+    assert (status, "caption them first: prproduct caption" in err) == (2, True)
+    common = ("--split", "test", "--captions", lab / "captions", "--features", lab / "f.h5")
+    assert caption("--run", tmp_path / "run", *common)[0] == 0
+    status, err = score("--subset")
+    assert (status, "left as it was" in err) == (0, True)
+    assert json.loads((tmp_path / "run" / "results" / "scores_test.json").read_text())["scores"] == {}
 
 
 # What a run must know
@@ -390,6 +481,7 @@ def test_a_run_without_its_vocabulary_takes_that_of_the_captions(lab, caption, t
     ("words", "message"),
     [
         (["x.png"], "Give --run"),
+        (["--split", "test"], "Give --run"),
         (["--run", "RUN"], "give either pictures, or --split"),
         (["x.png", "--run", "RUN", "--split", "test"], "give either pictures, or --split"),
         (["x.png", "--run", "RUN", "--features", "f.h5"], "--features and --ids go with --split"),
@@ -399,7 +491,8 @@ def test_a_run_without_its_vocabulary_takes_that_of_the_captions(lab, caption, t
         (["x.png", "--run", "RUN", "--epoch", "first"], "choose last or best"),
         (["x.png", "--run", "RUN", "--beams", "0"], "at least 1"),
         (["x.png", "--run", "."], "give the folder of a run"),
-        (["--run", "RUN", "--split", "test"], "Give -o"),
+        (["--run", "RUN", "--split", "test"], "needs --captions"),
+        (["--run", "RUN", "--split", "all", "--features", "F"], "Give -o"),
         (["--run", "RUN", "--split", "all", "-o", "o.json"], "needs --features"),
         (["--run", "RUN", "--split", "val", "-o", "o.json"], "needs --captions"),
         (["--run", "RUN", "--split", "val", "-o", "o.json", "--ids", "ids"], "--ids goes with --split all"),

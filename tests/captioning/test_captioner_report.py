@@ -207,13 +207,43 @@ def test_finished_runs_without_scores_are_named_and_their_curves_drawn(tmp_path)
 
 
 def test_rewards_and_baselines_are_drawn_for_reinforce_only(tmp_path):
-    both_phases(tmp_path, {"p": [40.0]})
+    made_run(tmp_path / "xe", "xe", "p")
+    made_run(tmp_path / "rl", "rl", "p", baseline="greedy")
     xe, rl = charts(report.sections(files.find([tmp_path])))
     assert not any("reward" in panel.title for panel in xe.panels)
     reward = next(panel for panel in rl.panels if panel.title.startswith("reward"))
     assert reward.lines[0].y == pytest.approx((40.0, 50.0, 60.0))
     baseline = next(panel for panel in rl.panels if panel.title.startswith("baseline"))
     assert baseline.lines[0].y == pytest.approx((41.0, 41.0, 41.0))
+
+
+def test_a_baseline_that_is_the_mean_of_the_others_has_no_plot_of_its_own(tmp_path):
+    made_run(tmp_path / "a", "rl", "p", baseline="others")
+    (rl,) = charts(report.sections(files.find([tmp_path])))
+    assert not any(panel.title.startswith("baseline") for panel in rl.panels)
+    advantage = next(panel for panel in rl.panels if panel.title.startswith("|reward − baseline|"))
+    assert advantage.lines[0].y == pytest.approx((5.0, 5.0, 5.0))
+    assert "the same mean as the reward" in rl.caption
+
+
+def test_the_share_of_true_captions_is_in_the_table_and_the_summary(tmp_path):
+    for product, before, after in (("p", 0.84, 0.59), ("pr", 0.9, 0.95)):
+        made_run(tmp_path / f"{product}-xe", "xe", product, true=before)
+        made_run(tmp_path / f"{product}-rl", "rl", product, true=after)
+    text = all_said([tmp_path])
+    assert "changed the share of true test captions, in percent: P from 84.0 to 59.0 (−25.0)" in text
+    assert "| CIDEr | SPICE | true" in text
+    assert "| 50.0 | – | 59.0" in text
+    assert "| +36.0" in text, "PR − P behind REINFORCE"
+
+
+@pytest.mark.parametrize("busy", [0.6, None])
+def test_times_of_runs_that_shared_their_core_are_not_compared(tmp_path, busy):
+    made_run(tmp_path / "p", "xe", "p", seconds=1.0)
+    made_run(tmp_path / "pr", "xe", "pr", seconds=1.25, busy=busy)
+    text = all_said([tmp_path])
+    assert "times as long" not in text
+    assert "PR | 1 | 13.8 s | 1.5 s | 125 ms | – | – | –" in text
 
 
 def test_angles_at_the_end_are_compared_part_by_part_in_both_phases(tmp_path):
@@ -271,6 +301,20 @@ def test_tables_3_and_4_are_folded_below_what_differs(tmp_path):
     assert "Up-Down | one | 79.8 | – | – | 36.3 | 27.7 | 56.9 | 120.1 | 21.4" in text
     assert "122.3 | 124.1" in text
     assert "words | 9,487 | 100" in text
+    assert "Compared with the paper" in text
+    for row in (
+        "learning rate | 5e-4, in REINFORCE 5e-5 (2e-5) | 0.0005, in REINFORCE 5e-05",
+        "its decay | cosine (by epoch) | cosine by step, to 5 % of it",
+        "dropout | not stated (0.3, not on words) | 0.3, also on words",
+        "dropout in REINFORCE | not stated (0.3) | none",
+        "loss of REINFORCE | not stated (mean over words) | mean over captions",
+        "REINFORCE rewards | the 5 best of a beam search (one drawn) | the 5 best of a beam search",
+        "… compared with the reward of | not stated (the greedy caption's) | the mean of the image's others",
+        "layers into the Language LSTM | one of v̂ and h¹, in its figure (one each) | one for v̂ and one for h¹",
+        "search for validation captions | not stated (5 beams) | the likeliest words",
+        "epoch that is tested | not stated | best validation CIDEr",
+    ):
+        assert row in text
     assert "captions | COCO, Karpathy's split | world" in text
 
 

@@ -1,5 +1,7 @@
 """Training a captioner: both phases learn, resume to the bit, and refuse what does not fit together."""
 
+import json
+import shutil
 import signal
 import socket
 from dataclasses import replace
@@ -14,10 +16,12 @@ from prproduct.captioning.configuration import CaptionerConfig
 from prproduct.captioning.data.training_batches import CaptionBatches
 from prproduct.captioning.describing import Search, describe
 from prproduct.captioning.losses import log_probabilities, targets_of
-from prproduct.captioning.training import Material, Reinforcement, load_captioner, read_start
+from prproduct.captioning.studies import Choice, pairs
+from prproduct.captioning.training import Material, Reinforcement, config_of, load_captioner, read_start
 from prproduct.lab import runs
 from prproduct.lab.errors import InputError
 from prproduct.lab.hardware import Hardware
+from prproduct.probe import read_jsonl
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +52,8 @@ def test_cross_entropy_learns_captions_and_reinforce_raises_their_cider(tmp_path
     small = material(images=160)
     wide = {"hidden": 32, "embedding": 32, "attention": 32, "dropout": 0.0}
     run(replace(XE, **wide, epochs=4, feedback_every=3, learning_rate=0.02), tmp_path / "xe", small)
-    run(replace(RL, epochs=3, learning_rate=3e-3), tmp_path / "rl", small, start=tmp_path / "xe")
+    sampled = replace(RL, candidates="sample", epochs=3, learning_rate=3e-3)
+    run(sampled, tmp_path / "rl", small, start=tmp_path / "xe")
     before, after = (
         [record["validation_cider"] for record in runs.read(tmp_path / phase).of("epoch")] for phase in ("xe", "rl")
     )
@@ -157,6 +162,13 @@ def test_angles_are_recorded_for_every_part_that_the_paper_plots(finished):
         assert all(f'"layer": "{layer}"' in text for layer in layers)
 
 
+def test_angles_of_both_phases_are_recorded_at_the_steps_of_training(finished):
+    for phase in ("xe", "rl"):
+        steps = {record.step for record in read_jsonl(finished / phase / "angles.jsonl")}
+        last = runs.read(finished / phase).of("end")[0]["step"]
+        assert steps == set(range(0, last, 2))
+
+
 def test_the_reward_takes_a_small_share_of_the_time(finished):
     for epoch in runs.read(finished / "rl").of("epoch"):
         assert 0 < epoch["time"]["reward_seconds"] < epoch["time"]["train_seconds"]
@@ -229,6 +241,16 @@ def test_what_does_not_fit_is_refused_in_one_line_and_nothing_is_written(finishe
         assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("split", ["train", "val", "test"])
+def test_an_image_without_features_stops_before_anything_is_trained(tmp_path, split):
+    small = material()
+    image = small.captions.of(split)[-1].id
+    arrays = {known: array for known, array in small.features.arrays.items() if known != image}
+    with pytest.raises(InputError, match=f"no features of 1 of 40 images, the first of them image {image} of {split}"):
+        run(XE, tmp_path / "run", Material(small.captions, InMemory(arrays)))
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_run_is_not_resumed_with_other_captions_or_features(finished):
     small = material()
     other = Material(small.captions, InMemory(small.features.arrays, fingerprint="other"))
@@ -247,12 +269,32 @@ def test_a_run_is_not_resumed_with_other_captions_or_features(finished):
         ({"learning_rate": 0.0}, "learning_rate is 0.0"),
         ({"clip_value": float("nan")}, "clip_value is nan"),
         ({"phase": "rl", "baseline": "others", "samples": 1}, "needs at least 2 samples"),
-        ({"baseline": "mean"}, "baseline 'mean' is not known"),
+        ({"baseline": "mean"}, "baseline 'mean' is not known; there are greedy, others"),
+        ({"candidates": "best"}, "candidates 'best' is not known; there are beam, sample"),
     ],
 )
 def test_options_that_mean_nothing_are_refused(options, message):
     with pytest.raises(InputError, match=message):
         CaptionerConfig(**options)
+
+
+def test_each_way_of_reinforce_has_the_candidates_and_the_baseline_of_its_name():
+    found = [CaptionerConfig(phase="rl", **given).resolved() for given in ({}, {"candidates": "sample"})]
+    assert [(one.candidates, one.samples, one.baseline) for one in found] == [
+        ("beam", 5, "others"),
+        ("sample", 1, "greedy"),
+    ]
+    for scale in ("quick", "small", "paper"):
+        for _, rl in pairs(Choice(scale=scale)):
+            assert (rl.resolved().candidates, rl.resolved().samples, rl.resolved().baseline) == ("beam", 5, "others")
+
+
+def test_a_run_that_is_older_than_an_option_is_read(finished, tmp_path):
+    shutil.copytree(finished / "xe", tmp_path / "run")
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    del config["config"]["final_rate"]
+    (tmp_path / "run" / "config.json").write_text(json.dumps(config))
+    assert config_of(runs.read(tmp_path / "run")).final_rate == 0.05
 
 
 def test_the_same_seed_gives_every_product_the_same_weights():

@@ -143,13 +143,27 @@ def test_log_probabilities_and_attention_are_those_of_the_returned_words(decode)
 
 
 def test_a_model_that_never_ends_gives_captions_that_are_cut_off():
-    model = Table([[-1000.0, 2, 1, 0]] * 4)
+    model = Table([[-torch.inf, 2, 1, 0]] * 4)
     for decode in (greedy, sample, beam):
         captions = decode(model, model.memory(3), limits=Limits(maximum=7))
         assert captions.words.shape == (3, 1, 7)
         assert (captions.words > 0).all()
         assert captions.scores.isfinite().all()
     assert beam(model, model.memory(3), n_best=5, limits=Limits(maximum=7)).scores.isfinite().all()
+
+
+def test_a_caption_that_was_cut_is_not_preferred_to_one_that_ended():
+    # After the first word, an end has a twentieth of what going on has: cut after 4 words, a caption is likelier.
+    model = Table([[-1000.0, 0, -1000], [0.0, 3, 2], [0.0, 3, 2]])
+    captions = beam(model, model.memory(2), beams=3, n_best=4, limits=Limits(maximum=4))
+    ended = (captions.words == 0).any(-1)
+    assert ended[:, 0].all(), "cut, though the beam held captions that ended"
+    assert ended.tolist() == ended.sort(1, descending=True).values.tolist(), "a cut one stands before one that ended"
+    assert not ended.all()
+    assert captions.scores[0, 0] < captions.scores[0, 3], "the cut one would have been the likeliest"
+    for kind in (ended, ~ended):
+        scores = captions.scores[kind].view(2, -1)
+        assert (scores.diff(dim=1) <= 0).all()
 
 
 def test_images_that_are_done_are_not_computed_any_more():
@@ -198,7 +212,7 @@ def test_a_suppressed_word_is_never_said_and_log_probabilities_stay_the_models()
         assert (decode(model, model.memory(8), limits=Limits(unknown=1)).words != 1).all()
     expected = model.logits[0].log_softmax(-1)[2].item()
     for decode in (greedy, beam):
-        captions = decode(model, model.memory(1), limits=Limits(maximum=1, unknown=1))
+        captions = decode(model, model.memory(1), limits=Limits(maximum=1, minimum=1, unknown=1))
         assert captions.log_probabilities[0, 0, 0].item() == pytest.approx(expected)
 
 

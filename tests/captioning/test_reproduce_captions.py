@@ -1,14 +1,19 @@
 """`prproduct reproduce captions`: from nothing to a table and a page, and nothing trained twice."""
 
 import json
+from contextlib import nullcontext
 
+import numpy as np
 import pytest
 from small_material import material
 
 from prproduct.captioning import reproduce_command, studies
+from prproduct.captioning.metrics import score
+from prproduct.captioning.metrics.ngrams import Score
 from prproduct.captioning.results import captions_file, scores_file
 from prproduct.cli import main
 from prproduct.lab import runs
+from prproduct.lab.errors import InputError
 from prproduct.lab.sweep import Ending, Result
 from prproduct.lab.sweep.jobs import FINISHED
 
@@ -66,6 +71,33 @@ def test_what_is_finished_is_neither_trained_nor_scored_again(small_study, tmp_p
     assert reproduce(tmp_path) == 0
     assert small_study == ["p/seed-0", "pr/seed-0"]
     assert scores_file(tmp_path / "pr" / "seed-0" / "rl", "test").stat().st_mtime_ns == written
+
+
+def test_a_metric_that_failed_is_named_and_computed_when_it_can_be(small_study, tmp_path, monkeypatch, capsys):
+    def no_meteor():
+        raise InputError("METEOR needs Java")
+
+    file = scores_file(tmp_path / "pr" / "seed-0" / "rl", "test")
+    monkeypatch.setattr(score, "Meteor", no_meteor)
+    assert reproduce(tmp_path) == 0
+    said = [line for line in capsys.readouterr().err.splitlines() if "METEOR" in line]
+    assert said == ["prproduct: no meteor: METEOR needs Java; the same command computes it when that is mended"]
+    assert json.loads(file.read_text())["failures"]["meteor"] == "METEOR needs Java"
+    captions = captions_file(file.parent.parent, "test").stat().st_mtime_ns
+    monkeypatch.setattr(score, "Meteor", lambda: nullcontext(FakeMeteor()))
+    assert reproduce(tmp_path) == 0
+    found = json.loads(file.read_text())
+    assert found["scores"]["METEOR"] == 0.25
+    assert "meteor" not in found["failures"]
+    assert captions_file(file.parent.parent, "test").stat().st_mtime_ns == captions, "captioned again"
+    monkeypatch.setattr(score, "Meteor", no_meteor)
+    assert reproduce(tmp_path) == 0
+    assert json.loads(file.read_text())["scores"]["METEOR"] == 0.25
+
+
+class FakeMeteor:
+    def score(self, references, candidates, progress):
+        return Score(0.25, np.full(len(candidates), 0.25))
 
 
 @pytest.mark.parametrize(

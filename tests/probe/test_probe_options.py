@@ -18,6 +18,17 @@ def test_steps_in_eval_mode_are_counted_apart_and_a_resumed_run_goes_on():
     assert [(r.step, r.training) for r in probe.records] == [(4, True), (6, True), (0, False)]
 
 
+def test_a_trainers_step_numbers_the_records_in_training_and_in_eval_mode():
+    net = nn.Linear(2, 2)
+    found = []
+    for step, training in ((300, True), (600, False)):
+        with pr.AngleProbe(net.train(training), step=step) as probe:
+            net(torch.ones(1, 2)).sum().backward()
+            net(torch.ones(2, 2)).sum().backward()
+        found += [(r.step, r.training, r.calls) for r in probe.records]
+    assert found == [(300, True, 2), (600, False, 2)]
+
+
 def test_several_forwards_may_make_one_step():
     net = nn.Linear(2, 2).double()
     x = torch.randn(6, 3, 2).double()
@@ -58,6 +69,7 @@ def test_layers_are_chosen_by_name_or_pattern():
         (nn.Linear(2, 2), {"bins": 0}, r"bins must be a whole number from 1 on, not 0"),
         (nn.Linear(2, 2), {"forwards_per_step": 0}, r"forwards_per_step must be"),
         (nn.Linear(2, 2), {"first_step": -1}, r"first_step must be a whole number from 0 on, not -1"),
+        (nn.Linear(2, 2), {"step": -1}, r"step must be a whole number from 0 on, not -1"),
         (nn.Sequential(nn.Linear(2, 2)), {"layers": ["1"]}, r"no layer to probe is named '1'; there are 0"),
         (nn.Linear(2, 2), {"layers": []}, r"layers is empty; leave it out"),
         (nn.Linear(2, 2), {"writer": object()}, r"writer has no add_scalar\(\)"),

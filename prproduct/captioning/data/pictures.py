@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import warnings
 import zipfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager, suppress
+from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 import numpy as np
 from PIL import Image, ImageOps
@@ -19,8 +21,17 @@ from prproduct.captioning.data.features import id_of
 from prproduct.captioning.metrics.fields import ImageId
 from prproduct.lab.errors import InputError
 
-SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
+# Pictures by their names, whether they can be read or not; other files are pictures if their content is one's.
+SUFFIXES = (
+    *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"),
+    *(".heic", ".heif", ".avif", ".jxl", ".jp2"),
+    *(".dng", ".cr2", ".cr3", ".nef", ".arw", ".raf", ".orf", ".rw2"),  # of cameras
+)
 SMALLEST_SIDE = 8  # pixels; less shows nothing
+MOST_PIXELS = 89_478_485  # decoded at once, Pillow's own limit: 268 MB
+_NO_PHOTOS = ("BUFR", "EPS", "FITS", "GRIB", "HDF5", "MPEG", "TGA", "WMF")  # formats that Pillow finds in other files
+_HEIC = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
+_AVIF = (b"avif", b"avis")
 
 
 class Picture(NamedTuple):
@@ -62,9 +73,12 @@ def find(places: Sequence[Path], ids: Mapping[str, ImageId] | None = None) -> li
     return pictures
 
 
-def list_all(places: Sequence[Path]) -> list[Picture]:
-    """All pictures in files, folders and archives; several may have one name, and so one id."""
-    files = [found for place in places for found in _files(place)]
+def list_all(places: Sequence[Path], others: list[str] | None = None) -> list[Picture]:
+    """All pictures in files, folders and archives; several may have one name, and so one id.
+
+    What is no picture in folders and archives is named in `others`.
+    """
+    files = [found for place in places for found in _files(place, [] if others is None else others)]
     if not files:
         raise InputError(f"{', '.join(map(str, places))}: no pictures there")
     return [Picture(id_of(Path(member or file).stem), file, member) for file, member in files]
@@ -88,24 +102,88 @@ def in_batches(
             yield batch
 
 
-def _files(place: Path) -> Iterator[tuple[Path, str | None]]:
+def _files(place: Path, others: list[str]) -> Iterator[tuple[Path, str | None]]:
     if place.is_dir():
         for file in sorted(place.rglob("*")):
-            if file.suffix.lower() in SUFFIXES and not file.name.startswith(".") and file.is_file():
+            if file.name.startswith(".") or not file.is_file():
+                continue
+            if file.suffix.lower() in SUFFIXES or _is_picture(file):
                 yield file, None
+            else:
+                others.append(str(file))
     elif not place.is_file():
         raise InputError(f"{place}: no such file, folder or zip archive of pictures")
     elif place.suffix.lower() == ".zip":
         try:
             with zipfile.ZipFile(place) as archive:
-                names = archive.namelist()
+                names = [name for name in archive.namelist() if not name.endswith("/")]
+                names = [name for name in names if not Path(name).name.startswith(".")]
+                known = {name for name in names if name.lower().endswith(SUFFIXES) or _is_member_picture(archive, name)}
         except (OSError, zipfile.BadZipFile) as error:
             raise InputError(f"{place}: not a zip archive that can be read ({error})") from None
-        for name in names:
-            if name.lower().endswith(SUFFIXES) and not Path(name).name.startswith("."):
-                yield place, name
+        yield from ((place, name) for name in names if name in known)
+        others += [f"{place}/{name}" for name in names if name not in known]
     else:
         yield place, None  # named by somebody, so it is tried whatever its name
+
+
+def _is_picture(file: Path | IO[bytes]) -> bool:
+    """True if the content is a picture's, also of a format that needs another package."""
+    _register_heif()
+    try:
+        with warnings.catch_warnings(), _without_limit():
+            warnings.simplefilter("ignore")
+            with Image.open(file) as image:
+                return image.format not in _NO_PHOTOS
+    except Exception:  # Pillow's readers fail in many ways
+        pass
+    try:
+        if isinstance(file, Path):
+            with file.open("rb") as stream:
+                return bool(_how_to_read(stream.read(16)))
+        file.seek(0)
+        return bool(_how_to_read(file.read(16)))
+    except OSError:
+        return False
+
+
+def _is_member_picture(archive: zipfile.ZipFile, name: str) -> bool:
+    try:
+        with archive.open(name) as member:
+            return _is_picture(member)
+    except (RuntimeError, NotImplementedError, zipfile.BadZipFile):  # with a password, or packed in an unknown way
+        return False
+
+
+def _how_to_read(content: bytes) -> str:
+    """What to do about a picture that Pillow cannot open, by its first bytes; "" for what is no picture."""
+    brand = content[8:12] if content[4:8] == b"ftyp" else b""
+    if brand in _HEIC:
+        return "a HEIC picture, which takes one more package: pip install pillow-heif"
+    if brand in _AVIF:
+        return "an AVIF picture, which takes a newer Pillow: pip install 'pillow>=11.3'"
+    if brand == b"crx ":
+        return "a camera's raw file; export it as JPEG"
+    if content[:2] == b"\xff\x0a" or content[4:8] == b"JXL ":
+        return "a JPEG XL picture; save it as JPEG"
+    return ""
+
+
+@lru_cache
+def _register_heif() -> None:
+    """Teach Pillow HEIC where pillow-heif is installed."""
+    with suppress(ImportError):
+        importlib.import_module("pillow_heif").register_heif_opener()
+
+
+@contextmanager
+def _without_limit() -> Iterator[None]:
+    """Let Pillow open a picture of any size, as long as nothing of it is decoded."""
+    before, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
+    try:
+        yield
+    finally:
+        Image.MAX_IMAGE_PIXELS = before
 
 
 class Reader:
@@ -125,12 +203,15 @@ class Reader:
 
     def read(self, picture: Picture) -> Image.Image:
         """The picture as it is seen, in RGB; raises `UnreadableError` with the reason."""
+        content = b""
         try:
-            return open_picture(io.BytesIO(self._content(picture)))
+            content = self._content(picture)
+            return open_picture(io.BytesIO(content))
         except UnreadableError:
             raise
         except Exception as error:  # Pillow's readers fail in many ways on what somebody else wrote
-            reason = "not a picture of a known format" if "cannot identify" in str(error) else str(error)
+            unknown = _how_to_read(content) or "not a picture of a known format"
+            reason = unknown if "cannot identify" in str(error) else str(error)
             raise UnreadableError(" ".join(reason.split()) or type(error).__name__) from None
 
     def _content(self, picture: Picture) -> bytes:
@@ -144,17 +225,27 @@ class Reader:
 def open_picture(content: io.BytesIO, least: int = 512) -> Image.Image:
     """Decoded, turned as the camera was held, without transparency.
 
-    JPEGs of many megapixels are decoded at a fraction of their size, not below `least` pixels a side.
+    JPEGs of many megapixels are decoded at a fraction of their size, not below `least` pixels a side; the limit on
+    pixels is for what is decoded.
     """
+    _register_heif()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of damaged EXIF data and the like, beside a picture that is whole
         warnings.simplefilter("error", Image.DecompressionBombWarning)
-        with Image.open(content) as image:
+        with _without_limit():
+            image = Image.open(content)
+        with image:
             if min(image.size) < SMALLEST_SIDE:
                 raise UnreadableError(
                     f"{image.width}×{image.height} pixels; at least {SMALLEST_SIDE} a side are needed"
                 )
+            whole = image.size
             image.draft("RGB", (least, least))
+            if image.width * image.height > MOST_PIXELS:
+                raise UnreadableError(
+                    f"{whole[0]}×{whole[1]} pixels; more than {MOST_PIXELS // 10**6} million are read of JPEGs alone: "
+                    "save it as JPEG, or smaller"
+                )
             image.load()
             turned = _eight_bits(ImageOps.exif_transpose(image))
             if turned.has_transparency_data:

@@ -29,6 +29,9 @@ class RegionSource(Protocol):
 class FeatureSource(RegionSource, Protocol):
     """What a captioner can be trained on, such as `features.open(path)`."""
 
+    def __contains__(self, image: ImageId) -> bool:
+        """True if there are features of the image."""
+
     @property
     def width(self) -> int:
         """The length of a region's vector."""

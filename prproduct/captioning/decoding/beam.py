@@ -6,6 +6,9 @@ not end go on. Found captions are ordered by that sum over (number of words and 
 no beginning can become better than its `n_best` found captions, since log-probabilities are never positive: it leaves
 the computation, and nothing is lost.
 
+Beginnings that are as long as allowed are cut captions. They come behind all found captions that ended, and so are
+given back only where fewer than `n_best` did.
+
 What stands first of equals: the continuation of the better beginning, then that by the lower id; the caption that was
 found first.
 """
@@ -36,7 +39,7 @@ def beam(
 ) -> Captions:
     """The `n_best` best captions that a search with so many beams finds for each image.
 
-    Beginnings that are as long as `limits` allow count as found. The log-probabilities are the model's, with or without
+    Captions that ended come first, then those that `limits` cut. The log-probabilities are the model's, with or without
     limits.
 
     >>> from prproduct.captioning.model import Captioner
@@ -58,7 +61,7 @@ def beam(
         ended, search = search.extended(model, limits, beams)
         found.add(active, ended, length**length_power)
         if length == limits.maximum:
-            found.add(active, search.live, length**length_power)
+            found.fill(active, search.live, length**length_power)
         bound = search.live.totals[:, 0] / limits.maximum**length_power  # the best that can still come
         going = found.scores[active, -1] < bound
         if not going.all():
@@ -171,11 +174,22 @@ class _Found:
         """Put captions of some images among the others, behind those that are as good."""
         scores = captions.totals / divisor
         changed = scores.amax(1) > self.scores[images, -1]
-        if not changed.any():
-            return
-        images, captions = images[changed], captions.select(changed)
-        merged = torch.cat([self.scores[images], scores[changed]], 1)
-        order = merged.argsort(dim=1, descending=True, stable=True)[:, : self.scores.shape[1]]
+        if changed.any():
+            self._merge(images[changed], captions.select(changed), scores[changed], self.scores[images[changed]])
+
+    def fill(self, images: Tensor, captions: _Hypotheses, divisor: float) -> None:
+        """Put captions of some images behind all others, into places that are empty."""
+        scores = captions.totals / divisor
+        wanting = self.scores[images, -1].isneginf()
+        if wanting.any():
+            own = self.scores[images[wanting]]
+            first = own.masked_fill(own.isfinite(), torch.inf)  # what is there stays in front, in its order
+            self._merge(images[wanting], captions.select(wanting), scores[wanting], first)
+
+    def _merge(self, images: Tensor, captions: _Hypotheses, scores: Tensor, ranks: Tensor) -> None:
+        """Put captions among those of images, which are ranked by `ranks` (images, n_best), in place."""
+        order = torch.cat([ranks, scores], 1).argsort(dim=1, descending=True, stable=True)[:, : self.scores.shape[1]]
+        merged = torch.cat([self.scores[images], scores], 1)
         owners = torch.arange(len(images), device=images.device)[:, None]
         self.scores[images] = merged.gather(1, order)
         for name in ("words", "log_probabilities", "attention"):

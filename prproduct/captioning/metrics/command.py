@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
@@ -14,17 +15,24 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from prproduct.captioning.data import prepared
 from prproduct.captioning.metrics import score as scoring
-from prproduct.captioning.metrics.files import Captions, read_pair
+from prproduct.captioning.metrics.files import RESULTS, Captions, pair, read_pair, read_results
 from prproduct.captioning.metrics.frequencies import load_frequencies
 from prproduct.captioning.metrics.writing import replacing
+from prproduct.captioning.world.world import WORLD, Judge, World, judges_of
+from prproduct.lab.errors import InputError
+from prproduct.lab.runs import CONFIG
 
 
 def score(
     references: Annotated[
-        Path, typer.Argument(help="COCO's annotations or Karpathy's .json, or text: a line an image")
+        Path,
+        typer.Argument(help="COCO's annotations or Karpathy's .json, a folder of `prproduct data captions`, or text"),
     ],
-    results: Annotated[Path, typer.Argument(help="COCO's results .json, or text: a caption a line")],
+    results: Annotated[
+        Path, typer.Argument(help="COCO's results .json, text, or a run that `prproduct caption --split` captioned")
+    ],
     metrics: Annotated[str | None, typer.Option(help=f"of {','.join(scoring.METRICS)}; all, if not given")] = None,
     tokenizer: Annotated[str, typer.Option(help="python, or java for the original")] = "python",
     split: Annotated[str, typer.Option(help="which images of Karpathy's format")] = "test",
@@ -36,7 +44,9 @@ def score(
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Score captions with the metrics of the COCO evaluation."""
-    captions = read_pair(references, results, split, subset)
+    run = _run_of(results, split)
+    results = run / RESULTS / f"captions_{split}_results.json" if run else results
+    captions = _read(references, results, split, subset)
     counted = load_frequencies(frequencies) if frequencies else None
     asked = [metric.strip().lower() for metric in (metrics or "").split(",") if metric.strip()]
     chosen = scoring.METRICS if metrics is None else asked
@@ -50,10 +60,64 @@ def score(
     elif evaluation.scores:
         Console().print(_table(captions, evaluation))
     for metric, reason in evaluation.failures.items():
-        Console(stderr=True, soft_wrap=True).print(f"prproduct: no {metric}: {reason}", markup=False, highlight=False)
+        name_failure(metric, reason)
+    if run:
+        usual = tokenizer == "python" and counted is None and not subset
+        _keep(run, split, captions, evaluation, chosen, usual, judges_of(str(references)))
     # All metrics are the default, and half the world has no Java: it is an error only where somebody asked for them.
     if evaluation.failures and metrics is not None:
         raise typer.Exit(1)
+
+
+def name_failure(metric: str, reason: str, advice: str = "") -> None:
+    """Say on stderr why a metric has no score."""
+    line = f"prproduct: no {metric}: {reason}{f'; {advice}' if advice else ''}"
+    Console(stderr=True, soft_wrap=True).print(line, markup=False, highlight=False)
+
+
+def _run_of(results: Path, split: str) -> Path | None:
+    """The run whose captions these are: RESULTS itself, or the folder that has it among its results."""
+    if results.is_dir():
+        if not (results / RESULTS / f"captions_{split}_results.json").exists():
+            raise InputError(
+                f"{results}: a folder without captions of the split {split}; caption them first: prproduct caption "
+                f"--run {results} --split {split} --captions … --features …"
+            )
+        return results
+    folder = results.parent.parent
+    own = results.parent.name == RESULTS and results.name == f"captions_{split}_results.json"
+    return folder if own and (folder / CONFIG).exists() else None
+
+
+def _read(references: Path, results: Path, split: str, subset: bool) -> Captions:
+    """References of a file, of a folder of `prproduct data captions` or of the small world, with the results."""
+    if str(references) == WORLD or references.is_dir():
+        images = (World().captions if str(references) == WORLD else prepared.read(references)).of(split)
+        known = {image.id: list(image.references) for image in images}
+        return pair(references, known, results, read_results(results), subset)
+    return read_pair(references, results, split, subset)
+
+
+def _keep(
+    run: Path,
+    split: str,
+    captions: Captions,
+    evaluation: scoring.Evaluation,
+    metrics: Sequence[str],
+    usual: bool,
+    judges: Mapping[str, Judge],
+) -> None:
+    """Write a run's scores where `prproduct report` reads them, if they are those of the usual evaluation."""
+    from prproduct.captioning.results import add_scores, scores_file  # loads what training needs, some seconds
+
+    file = scores_file(run, split)
+    if usual:
+        said = dict(zip(captions.images, captions.candidates, strict=True))
+        add_scores(run, split, said, evaluation, metrics, judges)
+        note = "has these scores, for prproduct report"
+    else:
+        note = "left as it was: it has scores without --subset, --frequencies and --tokenizer java"
+    print(f"{file}: {note}", file=sys.stderr)
 
 
 @contextmanager

@@ -23,6 +23,7 @@ from prproduct.captioning.metrics.fields import (
 from prproduct.lab.errors import InputError
 
 T = TypeVar("T")
+RESULTS = "results"  # the folder in a run's with its captions and their scores
 
 
 class Captions(NamedTuple):
@@ -37,8 +38,19 @@ def read_pair(references_path: Path, results_path: Path, split: str = "test", su
     """References and results of the same images; with `subset`, references of images without a result are left out."""
     if (references_path.suffix.lower() == ".json") != (results_path.suffix.lower() == ".json"):
         raise InputError(f"{references_path} and {results_path}: give two .json files, or two of plain text")
-    references = read_references(references_path, split)
-    results = read_results(results_path)
+    return pair(
+        references_path, read_references(references_path, split), results_path, read_results(results_path), subset
+    )
+
+
+def pair(
+    references_path: Path,
+    references: dict[ImageId, list[str]],
+    results_path: Path,
+    results: dict[ImageId, str],
+    subset: bool = False,
+) -> Captions:
+    """As `read_pair`, of what was read from these places."""
     unknown = results.keys() - references.keys()
     refuse(results_path, "images that the references do not have", unknown, _other_kind(unknown, references))
     if subset:

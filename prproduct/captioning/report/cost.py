@@ -14,6 +14,7 @@ from prproduct.lab.report.origin import machine
 
 # Of an epoch's samples: one that was resumed timed only the rest. Epochs of cross-entropy differ by a few words.
 _WHOLE = 0.9
+ALONE = 0.9  # the share of its wall time that a run's main thread computes for, where nobody else uses the machine
 
 
 def cost(groups: Sequence[Group]) -> Section:
@@ -26,8 +27,9 @@ def cost(groups: Sequence[Group]) -> Section:
     caption = (
         "Wall time of a run, mean over runs; and of a training step: the median over all epochs but each run's first, "
         "which compiles. Angles are recorded in that time where they were asked for. The ratio is to P on the same "
-        "machine. Decoding and reward are shares of REINFORCE's training time; the rest is the gradient. Other work on "
-        "the machine goes into all of these numbers, so that prproduct bench is the better judge of speed."
+        "machine, and only of runs that had their core to themselves: of one that got less than "
+        f"{100 * ALONE:.0f} % of it, or did not record it, the time compares nothing. Decoding and reward are shares "
+        "of REINFORCE's training time; the rest is the gradient. prproduct bench is the better judge of speed."
     )
     header = ("product", "runs", "training", "evaluation", "a step", "ratio to P", "decoding", "reward", "machine")
     return Section("Cost", (Table(caption, header, "lrrrrrrrl", tuple(rows)),))
@@ -39,7 +41,7 @@ def _rows(stage: Stage) -> Iterator[tuple[Text, ...]]:
         for run in runs.values():
             places.setdefault(machine(run.record), {}).setdefault(product, []).append(run)
     for place, by_product in places.items():
-        base = step_seconds(by_product.get(BASELINE, []))
+        base = by_product.get(BASELINE, [])
         for product, own in by_product.items():
             step = step_seconds(own)
             yield (
@@ -48,7 +50,7 @@ def _rows(stage: Stage) -> Iterator[tuple[Text, ...]]:
                 seconds_text(statistics.fmean(_total(run, "train_seconds") for run in own)),
                 seconds_text(statistics.fmean(_total(run, "evaluation_seconds") for run in own)),
                 "–" if step is None else f"{1000 * step:,.0f} ms" if step >= 0.01 else f"{1000 * step:.1f} ms",
-                number(step / base) if step and base else "–",
+                number(step_ratio(own, base)),
                 _percent(share(own, "decoding_seconds")),
                 _percent(share(own, "reward_seconds")),
                 place,
@@ -59,6 +61,22 @@ def step_seconds(runs: Sequence[Run]) -> float | None:
     """The median time of a training step over the whole epochs of runs; None without any."""
     seconds = [value for run in runs for value in _step_times(run.epochs)]
     return statistics.median(seconds) if seconds else None
+
+
+def step_ratio(runs: Sequence[Run], base: Sequence[Run]) -> float | None:
+    """How many times as long a step takes as one of `base`; None if other processes took the cores of one of them."""
+    if not all(map(_alone, (*runs, *base))):
+        return None
+    step, other = step_seconds(runs), step_seconds(base)
+    return step / other if step and other else None
+
+
+def _alone(run: Run) -> bool:
+    """True if training had (nearly) all of its core's time, as far as that was recorded."""
+    times = [epoch["time"] for epoch in run.epochs]
+    if not times or any("cpu_seconds" not in time for time in times):
+        return False
+    return bool(sum(time["cpu_seconds"] for time in times) >= ALONE * sum(time["train_seconds"] for time in times))
 
 
 def share(runs: Sequence[Run], part: str) -> float | None:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from prproduct.captioning.describing import Search
 from prproduct.captioning.paper import METRICS
 from prproduct.captioning.results import scores_file
+from prproduct.captioning.world.world import TRUE
 from prproduct.lab.errors import InputError
 from prproduct.lab.files import read_json
 
@@ -36,13 +37,16 @@ COLUMNS = dict(
 )
 
 
+SHARE_TRUE = "true"  # a column of its own, where somebody knows: the share of captions that are true of their image
+
+
 @dataclass(frozen=True)
 class Scores:
     """The numbers of a run's captions, and why some are missing. Only those of the same search are compared."""
 
     search: str  # how the captions were found, of how many images
     images: int
-    numbers: dict[str, float]  # by Table 2's columns
+    numbers: dict[str, float]  # by Table 2's columns, and the share of true captions where it is known
     reasons: dict[str, str]  # of the columns without a number
 
 
@@ -71,6 +75,8 @@ def read_scores(folder: Path, split: str = "test") -> Scores | None:
     if not scores_file(folder, split).exists():
         return None
     content = scores_of(folder, split)
+    if not content["scores"] and not content["failures"]:
+        return None  # captioned, not scored
     numbers, reasons = {}, {}
     for column, (score, metric) in COLUMNS.items():
         value = content["scores"].get(score)
@@ -78,6 +84,8 @@ def read_scores(folder: Path, split: str = "test") -> Scores | None:
             numbers[column] = 100 * float(value)
         else:
             reasons[column] = str(content["failures"].get(metric, "it was not asked for, or is not a number"))
+    if TRUE in content["scores"]:
+        numbers[SHARE_TRUE] = 100 * float(content["scores"][TRUE])
     return Scores(_search(content), content["images"], numbers, reasons)
 
 

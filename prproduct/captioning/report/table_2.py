@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from prproduct.captioning import paper
-from prproduct.captioning.report.scores import COLUMNS
+from prproduct.captioning.report.scores import COLUMNS, SHARE_TRUE
 from prproduct.captioning.report.stages import PHASES, Comparison, Group, Judged
 from prproduct.lab.report.charts import display
 from prproduct.lab.report.content import (
     Block,
     Bullets,
     Chart,
+    Code,
     Folded,
     Heading,
     Interval,
@@ -27,13 +29,28 @@ from prproduct.lab.report.content import (
 from prproduct.lab.report.observations import BASELINE
 
 Rows = list[tuple[Text, ...] | Heading]
+BASELINES = {"greedy": "the greedy caption", "others": "the mean of the image's others"}
+
+
+def _columns(judged: Iterable[Judged]) -> list[str]:
+    """Table 2's, and the share of true captions where it is known."""
+    known = any(one.sample(product, SHARE_TRUE) for one in judged for product in one.scores)
+    return [*COLUMNS, *([SHARE_TRUE] if known else [])]
 
 
 def results(groups: Sequence[Group], found: Sequence[Comparison]) -> Section:
     """Table 2, what is missing in it, and the differences to the inner product."""
     judged = [one for group in groups for one in group.judged()]
     if not judged:
-        return Section("Results", (Paragraph("No run has scored test captions yet."),))
+        run = next((run.record.folder for group in groups for run in group.runs if run.counts), "RUN")
+        commands = (
+            "No run has scored test captions yet. To score them: ",
+            Code(f"prproduct caption --run {run} --split test --captions CAPTIONS --features FEATURES"),
+            ", then ",
+            Code(f"prproduct score CAPTIONS {run}"),
+            ".",
+        )
+        return Section("Results", (Paragraph(commands),))
     blocks: list[Block] = [_table(judged), *_reasons(judged)]
     if found:
         blocks += [_differences(found), *_tests(found)]
@@ -42,21 +59,29 @@ def results(groups: Sequence[Group], found: Sequence[Comparison]) -> Section:
 
 def _table(judged: Sequence[Judged]) -> Table:
     rows: Rows = []
+    columns = _columns(judged)
     for one in judged:
         rows.append(Heading(_title(one)))
         for product, scores in one.scores.items():
-            samples = [one.sample(product, column) for column in COLUMNS]
+            samples = [one.sample(product, column) for column in columns]
             ours = [plus_minus(sample.mean, sample.std, 1) if sample else "–" for sample in samples]
             rows.append((display(product), "ours", str(len(scores)), *ours))
             theirs = paper.TABLE_2[one.stage.phase].get(product)
             if theirs:
-                rows.append(("", "paper", "", *(number(value, 1) for value in theirs)))
+                rows.append(("", "paper", "", *(number(value, 1) for value in theirs), *_beyond(columns)))
     caption = (
         "The paper's Table 2: scores of test captions in percent, mean ± standard deviation over n seeds, and below "
         "ours the paper's, on other images. B1 to B4 are BLEU. Captions are those of the epoch with the best "
         "validation CIDEr, unless a heading says otherwise."
     )
-    return Table(caption, ("product", "", "n", *COLUMNS), "llr" + "r" * len(COLUMNS), tuple(rows))
+    if SHARE_TRUE in columns:
+        caption += " In the small world it is known which captions are true: the last column is their share."
+    return Table(caption, ("product", "", "n", *columns), "llr" + "r" * len(columns), tuple(rows))
+
+
+def _beyond(columns: Sequence[str]) -> list[str]:
+    """Empty cells of the columns that the paper's table does not have."""
+    return [""] * (len(columns) - len(COLUMNS))
 
 
 def _title(one: Judged) -> str:
@@ -81,21 +106,22 @@ def _reasons(judged: Sequence[Judged]) -> list[Block]:
 
 def _differences(found: Sequence[Comparison]) -> Table:
     rows: Rows = []
+    columns = _columns(comparison.judged for comparison in found)
     for comparison in found:
         one, product = comparison.judged, comparison.product
         title = _title(one)
         if not any(isinstance(row, Heading) and row.text == title for row in rows):
             rows.append(Heading(title))
-        ours = [one.difference(product, column) for column in COLUMNS]
+        ours = [one.difference(product, column) for column in columns]
         pairs = max((difference.n for difference in ours if difference), default=0)
         means = [number(difference.mean, 1, sign=True) if difference else "–" for difference in ours]
         rows.append((f"{display(product)} − P", "ours", str(pairs), *means))
         if product in paper.TABLE_2[one.stage.phase]:
-            rows.append(("", "paper", "", *_paper_difference(one.stage.phase, product)))
+            rows.append(("", "paper", "", *_paper_difference(one.stage.phase, product), *_beyond(columns)))
     caption = (
         "Differences to the inner product P over the seeds of both, ours and the paper's. Above 0 is better than P."
     )
-    return Table(caption, ("", "", "pairs", *COLUMNS), "llr" + "r" * len(COLUMNS), tuple(rows))
+    return Table(caption, ("", "", "pairs", *columns), "llr" + "r" * len(columns), tuple(rows))
 
 
 def _paper_difference(phase: str, product: str) -> list[str]:
@@ -152,8 +178,17 @@ def beside_paper(groups: Sequence[Group]) -> Section:
         "network": "hidden/embedding/attention",
         "epochs": "epochs",
         "batch": "images a step",
-        "rewarded": "rewarded",
-        "search": "search",
+        "rate": "learning rate",
+        "decay": "its decay",
+        "dropout": "dropout",
+        "rl_dropout": "dropout in REINFORCE",
+        "loss": "loss of REINFORCE",
+        "rewarded": "REINFORCE rewards",
+        "baseline": "… compared with the reward of",
+        "inputs": "layers into the Language LSTM",
+        "validation": "search for validation captions",
+        "search": "search for test captions",
+        "epoch": "epoch that is tested",
         "seeds": "seeds",
     }
     rows = [(names[key], value, *(_own(group)[key] for group in groups)) for key, value in paper.SETTING.items()]
@@ -174,12 +209,11 @@ def _own(group: Group) -> dict[str, str]:
     judged = list(group.judged())
     images = dict.fromkeys(f"{s.images:,}" for one in judged for seeds in one.scores.values() for s in seeds.values())
     later = [stage.settings for stage in group.stages if stage.phase == "rl"]
-    rewarded = (f"{own['samples']} by {own['candidates']}; baseline {own['baseline']}" for own in later)
-    settings, counts = (
-        group.settings,
-        dict.fromkeys(
-            f"{display(product)} {len(runs)}" for stage in group.stages for product, runs in stage.counted.items()
-        ),
+    settings = group.settings
+    rates = [f"{settings.get('learning_rate')}", *(f"in REINFORCE {own.get('learning_rate')}" for own in later)]
+    beams = dict.fromkeys(_beams(s.settings.get("beams")) for s in group.stages)
+    counts = dict.fromkeys(
+        f"{display(product)} {len(runs)}" for stage in group.stages for product, runs in stage.counted.items()
     )
     return {
         "captions": group.captions,
@@ -189,10 +223,32 @@ def _own(group: Group) -> dict[str, str]:
         "network": f"{settings['hidden']}/{settings.get('embedding')}/{settings.get('attention')}",
         "epochs": ", ".join(f"{PHASES[s.phase]} {s.settings['epochs']}" for s in group.stages),
         "batch": str(settings.get("batch_size")),
-        "rewarded": " and ".join(dict.fromkeys(rewarded)) or "–",
-        "search": " and ".join(dict.fromkeys(one.search for one in judged)) or "–",
+        "rate": ", ".join(dict.fromkeys(rates)),
+        "decay": f"cosine by step, to {100 * settings.get('final_rate', 0):g} % of it",
+        "dropout": f"{settings.get('dropout')}, also on words",
+        "rl_dropout": "none" if later else "–",
+        "loss": "mean over captions" if later else "–",
+        "rewarded": " and ".join(dict.fromkeys(map(_rewarded, later))) or "–",
+        "baseline": " and ".join(dict.fromkeys(BASELINES[own["baseline"]] for own in later)) or "–",
+        "inputs": "one for v̂ and one for h¹",
+        "validation": " and ".join(beams),
+        "search": " and ".join(dict.fromkeys(one.search.split(", ")[1] for one in judged)) or "–",
+        "epoch": " and ".join(dict.fromkeys(_epoch_told(one.search) for one in judged)) or "–",
         "seeds": ", ".join(counts) or "none finished",
     }
+
+
+def _rewarded(own: Mapping[str, Any]) -> str:
+    """Which captions a stage of REINFORCE rewards."""
+    return f"the {own['samples']} best of a beam search" if own["candidates"] == "beam" else f"{own['samples']} drawn"
+
+
+def _beams(count: Any) -> str:
+    return "the likeliest words" if count == 1 else f"{count} beams"
+
+
+def _epoch_told(search: str) -> str:
+    return "best validation CIDEr" if "best epoch" in search else "the last"
 
 
 def _methods() -> Table:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from prproduct.captioning.report.cost import share, step_seconds
+from prproduct.captioning.report.cost import share, step_ratio
 from prproduct.captioning.report.curves import PARTS, endings, series
+from prproduct.captioning.report.scores import SHARE_TRUE
 from prproduct.captioning.report.stages import Comparison, Group, Judged, Stage
 from prproduct.lab.report import observations
 from prproduct.lab.report.charts import display
@@ -74,20 +75,31 @@ def _line(comparison: Comparison) -> Text:
 
 
 def _reinforced(group: Group) -> list[Text]:
-    """What REINFORCE did to CIDEr, for each product that has both phases under the same search."""
+    """What REINFORCE did to CIDEr and truth, for each product that has both phases under the same search."""
     judged = list(group.judged())
     found: list[Text] = []
     for later in (one for one in judged if one.stage.phase == "rl"):
         first = next((one for one in judged if one.stage.phase == "xe" and one.search == later.search), None)
-        changes = []
-        for product in later.scores if first else ():
-            before, after = (one.sample(product, "CIDEr") for one in (first, later) if one)
-            if before and after:
-                step = number(after.mean - before.mean, 1, sign=True)
-                changes.append(f"{display(product)} from {number(before.mean, 1)} to {number(after.mean, 1)} ({step})")
+        if first is None:
+            continue
+        changes = _changes(first, later, "CIDEr")
         if changes:
             found.append((Strong(f"{_place(later)} changed test CIDEr:"), f" {', '.join(changes)}."))
+        changes = _changes(first, later, SHARE_TRUE)
+        if changes:
+            title = Strong(f"{_place(later)} changed the share of true test captions, in percent:")
+            found.append((title, f" {', '.join(changes)}."))
     return found
+
+
+def _changes(first: Judged, later: Judged, column: str) -> list[str]:
+    changes = []
+    for product in later.scores:
+        before, after = (one.sample(product, column) for one in (first, later))
+        if before and after:
+            step = number(after.mean - before.mean, 1, sign=True)
+            changes.append(f"{display(product)} from {number(before.mean, 1)} to {number(after.mean, 1)} ({step})")
+    return changes
 
 
 def _angles(group: Group) -> list[Text]:
@@ -117,8 +129,9 @@ def _costs(group: Group) -> list[Text]:
 
 
 def _ratio(stage: Stage) -> list[str]:
-    ours, base = (step_seconds(list(stage.counted.get(product, {}).values())) for product in ("pr", BASELINE))
-    return [f"a training step of PR took {number(ours / base)} times as long as one of P"] if ours and base else []
+    ours, base = (list(stage.counted.get(product, {}).values()) for product in ("pr", BASELINE))
+    ratio = step_ratio(ours, base)
+    return [f"a training step of PR took {number(ratio)} times as long as one of P"] if ratio else []
 
 
 def _reward(stage: Stage) -> list[str]:

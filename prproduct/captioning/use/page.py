@@ -57,7 +57,7 @@ _PAGE = Template("""<!doctype html>
 $cards
 </main>
 <footer>
-<h1>Runs</h1>
+<h1>Captioners</h1>
 <ul>
 $runs
 </ul>
@@ -67,9 +67,9 @@ $unreadable
 """)
 
 
-def page(cards: Sequence[str], speakers: Sequence[Speaker], which: str, unreadable: Sequence[tuple[str, str]]) -> str:
+def page(cards: Sequence[str], speakers: Sequence[Speaker], unreadable: Sequence[tuple[str, str]]) -> str:
     """The page of all cards; `unreadable` are pictures that could not be read, and why."""
-    runs = [f"<li>{escape(s.label)}: {escape(str(s.record.folder))}, {which} epoch</li>" for s in speakers]
+    runs = [f"<li>{escape(speaker.label)}: {escape(speaker.about)}</li>" for speaker in speakers]
     rows = "\n".join(f"<li>{escape(name)}: {escape(reason)}</li>" for name, reason in unreadable)
     return _PAGE.substitute(
         title=f"Captions of {len(cards)} picture{'s' * (len(cards) != 1)}",

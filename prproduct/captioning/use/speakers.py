@@ -25,6 +25,7 @@ class Speaker:
     label: str
     model: Captioner
     vocabulary: Vocabulary
+    about: str  # where it comes from, in a line
 
 
 def open_speakers(folders: Sequence[Path], which: str = "best", captions: CaptionSet | None = None) -> list[Speaker]:
@@ -33,7 +34,7 @@ def open_speakers(folders: Sequence[Path], which: str = "best", captions: Captio
     labels = labels_of([config_of(record) for record in records], folders)
     vocabularies = [_vocabulary(record, captions) for record in records]
     return [
-        Speaker(record, label, load_captioner(record.folder, which), vocabulary)
+        Speaker(record, label, load_captioner(record.folder, which), vocabulary, f"{record.folder}, {which} epoch")
         for record, label, vocabulary in zip(records, labels, vocabularies, strict=True)
     ]
 

@@ -11,7 +11,7 @@ from prproduct.captioning.data.features import Features, key_of
 from prproduct.captioning.data.training_batches import FeatureSource
 from prproduct.captioning.describing import Search, describe
 from prproduct.captioning.metrics.fields import ImageId, refuse, refuse_repeated, text_of
-from prproduct.captioning.results import write_captions
+from prproduct.captioning.results import save_captions
 from prproduct.captioning.training import check_features
 from prproduct.captioning.use.speakers import Speaker
 from prproduct.lab.errors import InputError
@@ -57,4 +57,4 @@ def write_split(
     for speaker in speakers:
         check_features(speaker.record, features)
     for speaker, target in zip(speakers, targets, strict=True):
-        write_captions(target, list(describe(speaker.model, speaker.vocabulary, features, images, search, tick=tick)))
+        save_captions(target, list(describe(speaker.model, speaker.vocabulary, features, images, search, tick=tick)))

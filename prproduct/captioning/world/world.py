@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -16,6 +17,9 @@ from prproduct.captioning.world import pictures, scenes, seeing, sentences
 from prproduct.captioning.world.scenes import Scene
 from prproduct.lab.errors import InputError
 
+WORLD = "world"  # its name as captions
+TRUE = "true"  # the score of its captions: which share of them is true
+Judge = Callable[[ImageId, str], float]
 ROOM = 1_000_000  # ids of a split: images stay the same, however many there are
 VOCABULARY = Vocabulary((*sentences.WORDS, UNKNOWN))
 
@@ -91,7 +95,8 @@ class SeenFeatures:
         return tuple(place * ROOM + number for place, count in enumerate(counts) for number in range(count))
 
     def __contains__(self, image: object) -> bool:
-        return image in self.ids
+        split, number = divmod(image, ROOM) if isinstance(image, int) else (-1, 0)
+        return 0 <= split < len(SPLITS) and number < getattr(self.world, SPLITS[split])
 
     def of(self, image: ImageId) -> NDArray[np.float32]:
         """The features (regions, width) of an image."""
@@ -107,3 +112,16 @@ class SeenFeatures:
         for image in self.ids[:8]:
             digest.update(self.of(image).tobytes())
         return digest.hexdigest()[:16]
+
+
+def judges_of(captions: str) -> dict[str, Judge]:
+    """Scores that only these captions have: in the small world, whether a caption is true of an image.
+
+    >>> judges_of("world")["true"](0, "a purple elephant")
+    0.0
+    """
+    return {TRUE: _is_true} if captions == WORLD else {}
+
+
+def _is_true(image: ImageId, caption: str) -> float:
+    return float(sentences.is_true(World().scene(int(image)), caption))
