@@ -25,7 +25,7 @@ def kept_bytes(forward: Callable[[Tensor], Tensor], inputs: Tensor) -> int:
     >>> kept_bytes(lambda x: x * layer.weight[0, 0].detach(), torch.ones(5, 3, requires_grad=True))
     0
     """
-    forward(inputs.clone()).sum().backward()  # once: what that allocates may stay, and layers learn what to keep
+    forward(inputs.clone()).sum().backward()  # once: what that allocates may stay
     gc.collect()
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # or it writes to stderr that it starts and stops
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:

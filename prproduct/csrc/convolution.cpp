@@ -172,10 +172,7 @@ struct GroupSplit {
       sum_squares_of_columns(call.in, places, input, squares.data());
     }
     call.to_output(sums, squares.data(), norm.data());
-    for (int64_t k = 0; k < call.output_places; ++k) {
-      Norm<T> x = Norm<T>::of(norm[k]);
-      norm[k] = x.value, inverse[k] = x.inverse;
-    }
+    norms_of_squares(call.output_places, norm.data(), inverse.data());
   }
 
   // along_weight: one number for each weight vector of the group
@@ -213,7 +210,7 @@ struct GroupSplit {
 
   // (input places,): the sum of along/‖x‖/largest over the windows that cover each place; returns `largest`.
   T multiples_of_input(T* coefficients) {
-    T largest = normalized_multiples(call.output_places, along.data(), inverse.data(), along.data());
+    T largest = normalize_multiples(call.output_places, inverse.data(), along.data());
     call.to_input(sums, along.data(), coefficients);
     return largest;
   }
@@ -240,7 +237,7 @@ std::pair<Tensor, Tensor> backward(Convolution call, const ProductCall& product,
   std::vector<T> largest(tasks);
   std::vector<double> along_weight(tasks * call.out);
   bool along_input = wants_input && !loops.weight_only;
-  parallel_for(tasks, call.out * call.output_places * 3, [&](int64_t begin, int64_t end) {
+  parallel_for(tasks, call.out * call.output_places * kPairWork, [&](int64_t begin, int64_t end) {
     GroupSplit<S> split(call, loops, weights, pairs, scale);
     for (int64_t task = begin; task < end; ++task) {
       split.measure_windows(task / call.groups, task % call.groups);
@@ -311,7 +308,7 @@ Tensor convolution_value(Tensor p, Tensor input, Tensor weight, Sizes stride, Si
     auto loops = forward_loops<Working<S>>({product, parameter, floor});
     auto weights = weight_vectors<S>(call, floor);
     int64_t tasks = call.batch * call.groups;
-    parallel_for(tasks, call.out * call.output_places * 3, [&](int64_t begin, int64_t end) {
+    parallel_for(tasks, call.out * call.output_places * kPairWork, [&](int64_t begin, int64_t end) {
       GroupSplit<S> split(call, loops, weights, {output, output, static_cast<S*>(value.data_ptr())}, 1);
       std::vector<double> unused(call.out);
       for (int64_t task = begin; task < end; ++task) {

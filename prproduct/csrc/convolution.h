@@ -66,10 +66,12 @@ WeightVectors<Working<S>> weight_vectors(const Convolution& call, double floor) 
 // The multiples of windows that are added up for every input place, divided by `scale`, the largest of them: a sum over
 // windows of along/‖x‖ may overflow where along·x/‖x‖ does not.
 template <class T>
-T normalized_multiples(int64_t count, const T* along, const T* inverse, T* multiples) {
+PRPRODUCT_CLONES T normalize_multiples(int64_t count, const T* inverse, T* along) {
   T scale = largest_of(count, along);
   scale = scale < std::numeric_limits<T>::infinity() ? std::max(scale, std::numeric_limits<T>::min()) : T(1);
-  for (int64_t k = 0; k < count; ++k) multiples[k] = along[k] / scale * inverse[k];
+  T inverse_scale = 1 / scale;
+#pragma omp simd
+  for (int64_t k = 0; k < count; ++k) along[k] = along[k] * inverse_scale * inverse[k];
   return scale;
 }
 

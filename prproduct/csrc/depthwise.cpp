@@ -5,12 +5,26 @@
 namespace prproduct {
 namespace {
 
+// Three taps at a time share a read, and their sums do not wait for each other.
 template <class T>
-PRPRODUCT_CLONES T dot(int64_t count, const T* a, const T* b) {
-  T sum = 0;
-#pragma omp simd reduction(+ : sum)
-  for (int64_t k = 0; k < count; ++k) sum += a[k] * b[k];
-  return sum;
+PRPRODUCT_CLONES void dot_three(int64_t count, const T* a, std::array<const T*, 3> b, T* sums) {
+  const T *b0 = b[0], *b1 = b[1], *b2 = b[2];
+  T sum0 = 0, sum1 = 0, sum2 = 0;
+#pragma omp simd reduction(+ : sum0, sum1, sum2)
+  for (int64_t k = 0; k < count; ++k) {
+    sum0 += a[k] * b0[k];
+    sum1 += a[k] * b1[k];
+    sum2 += a[k] * b2[k];
+  }
+  sums[0] = sum0, sums[1] = sum1, sums[2] = sum2;
+}
+
+template <class T>
+PRPRODUCT_CLONES void add_three(int64_t count, std::array<const T*, 3> from, std::array<T, 3> factors, T* to) {
+  const T *from0 = from[0], *from1 = from[1], *from2 = from[2];
+  T factor0 = factors[0], factor1 = factors[1], factor2 = factors[2];
+#pragma omp simd
+  for (int64_t k = 0; k < count; ++k) to[k] += from0[k] * factor0 + from1[k] * factor1 + from2[k] * factor2;
 }
 
 // The offsets of the kernel's taps in the frame, in the order of the weight.
@@ -33,15 +47,17 @@ struct Plane {
   const WeightVectors<T>& weights;
   const std::vector<int64_t> offsets;
   WindowSums<T> sums;
-  std::vector<T> input, output, grad, scaled, squares, norm, inverse, along, coefficients, result, taps;
+  std::vector<T> input, output, grad, scaled, squares, norm, inverse, along, coefficients, result;
   std::vector<T> input_frame, scaled_frame, result_frame;
+  int64_t reach;  // the largest offset of a tap
 
   Plane(const Convolution& call_, const PairLoops<T>& loops_, const WeightVectors<T>& weights_)
       : call(call_), loops(loops_), weights(weights_), offsets(tap_offsets(call_.frame)), sums(call_.frame) {
     for (auto* of_input : {&input, &squares, &coefficients, &result}) of_input->resize(call.input_places);
     for (auto* of_output : {&output, &grad, &scaled, &norm, &inverse, &along}) of_output->resize(call.output_places);
-    for (auto* of_frame : {&input_frame, &scaled_frame, &result_frame}) of_frame->resize(call.frame.numel());
-    taps.resize(offsets.size());
+    for (auto* of_frame : {&input_frame, &result_frame}) of_frame->resize(call.frame.numel());
+    reach = offsets.back();
+    scaled_frame.resize(reach + call.frame.numel());  // zeros in front, so that a tap may read before the first window
   }
 
   // along_weight (out,), and dW of this image (out, taps); grad_input may be null
@@ -72,31 +88,44 @@ struct Plane {
     call.frame.place_dense(x, input_frame.data());
     sum_squares_of_columns(1, call.input_places, x, squares.data());
     sums.gather(squares.data(), norm.data());
-    for (int64_t k = 0; k < call.output_places; ++k) {
-      Norm<T> window = Norm<T>::of(norm[k]);
-      norm[k] = window.value, inverse[k] = window.inverse;
-    }
+    norms_of_squares(call.output_places, norm.data(), inverse.data());
   }
 
   // dW[tap] = Σ D·g · x[· + tap], dX[· + tap] += w[tap] · D·g; with g itself in the latter for a product of w alone.
   void multiply(int64_t vector, const T* g, bool wants_input, T* grad_weight) {
     const S* weight = data<S>(call.weight) + vector * offsets.size();
-    int64_t count = call.frame.numel();
-    call.frame.place_windows(scaled.data(), scaled_frame.data());
-    for (size_t tap = 0; tap < offsets.size(); ++tap) {
-      grad_weight[tap] = dot(count - offsets[tap], scaled_frame.data(), input_frame.data() + offsets[tap]);
-    }
+    T* windows = scaled_frame.data() + reach;
+    call.frame.place_windows(scaled.data(), windows);
+    for_three_taps([&](int64_t tap, std::array<int64_t, 3> offset, int64_t count) {
+      const T* x = input_frame.data();
+      T sums[3];
+      dot_three(call.frame.numel() - reach, windows, {x + offset[0], x + offset[1], x + offset[2]}, sums);
+      std::copy_n(sums, count, grad_weight + tap);
+    });
     if (!wants_input) return;
-    if (loops.weight_only) call.frame.place_windows(g, scaled_frame.data());
-    for (size_t tap = 0; tap < offsets.size(); ++tap) {
-      add_multiple(count - offsets[tap], scaled_frame.data(), T(weight[tap]), result_frame.data() + offsets[tap]);
+    if (loops.weight_only) call.frame.place_windows(g, windows);
+    for_three_taps([&](int64_t tap, std::array<int64_t, 3> offset, int64_t count) {
+      std::array<T, 3> factors{};
+      for (int64_t k = 0; k < count; ++k) factors[k] = T(weight[tap + k]);
+      add_three<T>(call.frame.numel(), {windows - offset[0], windows - offset[1], windows - offset[2]}, factors,
+                   result_frame.data());
+    });
+  }
+
+  // f(first tap, offsets of three, how many of them there are)
+  template <class F>
+  void for_three_taps(const F& f) const {
+    int64_t taps = offsets.size();
+    for (int64_t tap = 0; tap < taps; tap += 3) {
+      f(tap, {offsets[tap], offsets[std::min(tap + 1, taps - 1)], offsets[std::min(tap + 2, taps - 1)]},
+        std::min<int64_t>(3, taps - tap));
     }
   }
 
   void write_input_gradient(const T* x, S* to) {
     call.frame.take_dense(result_frame.data(), result.data());
     if (!loops.weight_only) {
-      T largest = normalized_multiples(call.output_places, along.data(), inverse.data(), along.data());
+      T largest = normalize_multiples(call.output_places, inverse.data(), along.data());
       sums.scatter(along.data(), coefficients.data());
       add_along_each(call.input_places, x, coefficients.data(), largest, T(1), result.data());
     }
@@ -119,7 +148,7 @@ std::pair<Tensor, Tensor> backward(const Convolution& call, const ProductCall& p
   int64_t tasks = call.batch * call.groups, numbers = call.weight.numel();
   std::vector<double> along_weight(tasks * call.out);
   T* partial = workspace<T>(Buffer::partial_sums, call.batch * numbers);  // dW of each image
-  parallel_for(tasks, (call.input_places + call.output_places) * 8, [&](int64_t begin, int64_t end) {
+  parallel_for(tasks, (call.input_places + call.output_places) * 4 * kPairWork, [&](int64_t begin, int64_t end) {
     Plane<S> plane(call, loops, weights);
     for (int64_t task = begin; task < end; ++task) {
       plane.run(task, of_input, &along_weight[task * call.out], partial + task * (numbers / call.groups));

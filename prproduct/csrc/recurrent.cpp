@@ -102,7 +102,7 @@ std::vector<Tensor> forward(const Sequences& call, const Tensor& input_gates, co
   for (Step step : call.steps) {
     if (step.count == 0) continue;
     mm_out(call.rows_of(hidden_gates, step), call.rows_of(state[0], {0, step.count}), transposed);
-    parallel_for(step.count, width * 8, [&](int64_t begin, int64_t end) {
+    parallel_for(step.count, width * 2 * kPairWork, [&](int64_t begin, int64_t end) {
       for (int64_t n = begin; n < end; ++n) {
         int64_t row = step.first + n;
         std::array<T*, 2> here{};
@@ -168,7 +168,7 @@ std::vector<Tensor> backward(const Sequences& call, const Saved& saved, const Pr
 
   for (auto step = call.steps.rbegin(); step != call.steps.rend(); ++step) {
     if (step->count == 0) continue;
-    parallel_for((step->count + block - 1) / block, block * width * 12, [&](int64_t begin, int64_t end) {
+    parallel_for((step->count + block - 1) / block, block * width * 4 * kPairWork, [&](int64_t begin, int64_t end) {
       std::vector<T> sums(width);
       for (int64_t b = begin; b < end; ++b) {
         std::fill(sums.begin(), sums.end(), T(0));
@@ -184,11 +184,13 @@ std::vector<Tensor> backward(const Sequences& call, const Saved& saved, const Pr
   add_multiple(call.batch * size, data<T>(through), T(1), data<T>(grad_state[0]));
 
   Tensor grad_weight = mm(torch::stable::transpose(scaled, 0, 1), saved.before[0]);  // (width, rows) @ (rows, size)
-  for (int64_t k = 0; k < width; ++k) {
-    double sum = 0;
-    for (int64_t b = 0; b < blocks; ++b) sum += along_weights[b * width + k];
-    add_along(size, data<T>(call.weight) + k * size, weights.inverse[k], T(sum), T(1), data<T>(grad_weight) + k * size);
-  }
+  parallel_for(width, 3 * size, [&](int64_t begin, int64_t end) {
+    for (int64_t k = begin; k < end; ++k) {
+      double sum = 0;
+      for (int64_t b = 0; b < blocks; ++b) sum += along_weights[b * width + k];
+      add_along(size, data<T>(call.weight) + k * size, weights.inverse[k], T(sum), T(1), data<T>(grad_weight) + k * size);
+    }
+  });
   std::vector<Tensor> results{grad_input_gates};
   if (call.cell.gates_apart) results.push_back(grad_hidden_gates);
   results.push_back(grad_weight);

@@ -36,7 +36,7 @@ struct RowSplit {
   void run(const PairLoops<T>& loops, const std::vector<Norm<T>>& norms, const WeightVectors<T>& weights) {
     int64_t blocks = (rows + kBlock - 1) / kBlock;
     T* partial = workspace<T>(Buffer::partial_sums, blocks * out);
-    parallel_for(blocks, kBlock * out * 3, [&](int64_t begin, int64_t end) {
+    parallel_for(blocks, kBlock * out * kPairWork, [&](int64_t begin, int64_t end) {
       for (int64_t block = begin; block < end; ++block) {
         T* sums = partial + block * out;
         std::fill_n(sums, out, T(0));

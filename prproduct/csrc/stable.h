@@ -138,10 +138,12 @@ T* workspace(Buffer buffer, int64_t count) {
   return static_cast<T*>(memory.get());
 }
 
-// f(begin, end) on torch's own threads; `work` is the cost of one index, in numbers that are read.
+// f(begin, end) on torch's own threads; `work` is the cost of one index, in numbers that are read. A thread gets at
+// least `grain` of them, some 10 µs: less does not pay for waking it.
+constexpr int64_t kPairWork = 16;  // a pair's cost: a square root and a division
 template <class F>
 void parallel_for(int64_t count, int64_t work, const F& f) {
-  constexpr int64_t grain = 32768;
+  constexpr int64_t grain = 131072;
   torch::stable::parallel_for(0, count, std::max<int64_t>(1, grain / std::max<int64_t>(work, 1)), f);
 }
 

@@ -40,6 +40,18 @@ PRPRODUCT_CLONES void sum_squares_of_columns(int64_t rows, int64_t count, const 
   }
 }
 
+// Norms and their inverses, in place of the squares: `Norm::of` for each.
+template <class T>
+PRPRODUCT_CLONES void norms_of_squares(int64_t count, T* squares, T* inverse) {
+#pragma omp simd
+  for (int64_t k = 0; k < count; ++k) {
+    bool positive = squares[k] > 0 && squares[k] < std::numeric_limits<T>::infinity();
+    T norm = std::sqrt(positive ? squares[k] : T(1));
+    squares[k] = positive ? norm : T(0);
+    inverse[k] = positive ? 1 / norm : T(0);
+  }
+}
+
 template <class S>
 PRPRODUCT_CLONES Working<S> largest_of(int64_t count, const S* from) {
   using T = Working<S>;

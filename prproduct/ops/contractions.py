@@ -21,6 +21,7 @@ from typing import ClassVar, Protocol
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.compiler import is_compiling
 
 from prproduct.ops.angles import Pairs, materialized
 from prproduct.ops.windows import Windows, gather, scatter
@@ -61,6 +62,10 @@ class Linear:
     single_weight: bool = False
 
     def native(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        if weight.requires_grad and weight._is_view() and not torch.is_grad_enabled() and not is_compiling():
+            # ATen's matmul chooses its kernel by whether weight.T requires a gradient. Inside of an autograd function
+            # the transpose of a leaf view does not, and the output would differ from the native layer's in its bits.
+            weight = weight.data.requires_grad_()
         return F.linear(input, weight, bias)
 
     def native_backward(
@@ -185,6 +190,8 @@ class Convolution:
         return grad + (along.transpose(1, 2) if self.transposed else along).reshape(weight.shape)
 
     def add_along_input(self, grad: Tensor, sums: Tensor, input: Tensor, weight: Tensor, pairs: Pairs) -> Tensor:
+        if sums.numel() == 0:
+            return grad
         from_windows = gather if self.transposed else scatter
         # A sum over windows of sums/‖x‖ may overflow where sums·x/‖x‖ does not: it is taken relative to the largest.
         axes = tuple(range(1, sums.dim())) if self.groups == 1 else tuple(range(2, sums.dim()))
