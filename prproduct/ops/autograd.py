@@ -191,6 +191,8 @@ def backward(
     of_bias = contraction.grad_bias(grad, operands.bias) if wants_bias and operands.bias is not None else None
     if not (wants_input or wants_weight):
         return None, None, of_bias
+    if not _is_any_autocast_enabled():  # a context manager takes as long as the rest of this function
+        return *gradients(contraction, product, operands, grad, wants_input, wants_weight), of_bias
     with without_autocast(grad):
         return *gradients(contraction, product, operands, grad, wants_input, wants_weight), of_bias
 
@@ -214,8 +216,7 @@ def gradients(
 def without_autocast(grad: Tensor) -> AbstractContextManager[Any]:
     """Casts were made in forward: backward computes in the dtypes it is given."""
     device_type = grad.device.type
-    enabled = _is_any_autocast_enabled() and _autocasts(device_type)
-    return torch.autocast(device_type, enabled=False) if enabled else nullcontext()
+    return torch.autocast(device_type, enabled=False) if _autocasts(device_type) else nullcontext()
 
 
 def cast_for_autocast(t: Tensor | None) -> Any:

@@ -111,17 +111,20 @@ def gradients(
         output, bias = contraction.native(input, weight, None), None
     call = (*product_arguments(product, grad.dtype, contraction.is_convolution), wants_input, wants_weight)
     if isinstance(contraction, Linear):
-        rows, vectors = as_rows(input), torch.atleast_2d(weight)
-        bias = None if bias is None else bias.expand(len(vectors))
+        rows, vectors = as_rows(input), weight if weight.dim() == 2 else weight.unsqueeze(0)
+        bias = bias if bias is None or bias.shape == vectors.shape[:1] else bias.expand(len(vectors))
         tensors = (contraction.as_pairs(grad), rows, vectors, bias, contraction.as_pairs(output))
         dx, dw = torch.ops.prproduct.linear_backward(*tensors, *call)
-        dx = dx.view(input.shape) if wants_input else None
-        dw = dw.view(weight.shape) if wants_weight else None
     else:
         geometry = _geometry(cast(Convolution, contraction))
         dx, dw = torch.ops.prproduct.convolution_backward(grad, input, weight, bias, output, *geometry, *call)
-    dtype = operands.weight.dtype
-    return (dx.to(dtype) if wants_input else None), (dw.to(dtype) if wants_weight else None)
+    return _as(dx, operands.input) if wants_input else None, _as(dw, operands.weight) if wants_weight else None
+
+
+def _as(gradient: Tensor, of: Tensor) -> Tensor:
+    """The gradient in the shape and dtype of the tensor that it is of."""
+    gradient = gradient if gradient.shape == of.shape else gradient.view(of.shape)
+    return gradient if gradient.dtype is of.dtype else gradient.to(of.dtype)
 
 
 def value(contraction: Contraction, product: Product, input: Tensor, weight: Tensor) -> Tensor:

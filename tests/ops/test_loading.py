@@ -1,0 +1,94 @@
+"""A library that is missing, broken or of another version: plain torch serves, with one line that says why and how."""
+
+import ctypes.util
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+STEP = """
+import warnings, torch
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    import prproduct as pr
+    layer = pr.nn.Linear(3, 2)
+    for _ in range(2):
+        layer(torch.ones(4, 3)).sum().backward()
+from prproduct.ops import native
+print(native.implementation(), "|", *(str(warning.message) for warning in caught))
+"""
+
+
+def run(code, **environment):
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={**os.environ, **environment}
+    )
+    return result.stdout.strip().splitlines()[-1]
+
+
+def test_the_library_is_there():
+    assert run(STEP) == "C++ kernels |"
+
+
+@pytest.mark.parametrize("broken", ["missing", "empty", "text", "truncated", "another library"])
+def test_a_library_that_cannot_be_used_is_said_once_and_plain_torch_serves(broken, tmp_path):
+    path = tmp_path / "_C.abi3.so"
+    (built,) = (ROOT / "prproduct").glob("_C*.so")
+    content = {"empty": b"", "text": b"no library", "truncated": built.read_bytes()[:100]}
+    if broken in content:
+        path.write_bytes(content[broken])
+    if broken == "another library":
+        path.symlink_to(next(Path("/").glob(f"lib/*/{ctypes.util.find_library('m')}")))
+    said = run(STEP, PRPRODUCT_LIBRARY=str(path))
+    assert said.startswith("plain torch | prproduct's C++ kernels cannot be used (")
+    assert said.count("cannot be used") == 1
+    assert "pip install --no-build-isolation" in said
+
+
+def wheel(tmp_path, **environment):
+    """Built from a copy of what the package is made of, and unpacked."""
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--quiet",
+        "--no-deps",
+        "--no-build-isolation",
+        "-w",
+        str(tmp_path),
+    ]
+    source = tmp_path / "source"
+    shutil.copytree(ROOT / "prproduct", source / "prproduct", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE", "MANIFEST.in"):
+        shutil.copy(ROOT / name, source)
+    subprocess.run(
+        [*command, "--wheel-dir", str(tmp_path), str(source)],
+        check=True,
+        env={**os.environ, **environment},
+        capture_output=True,
+    )
+    (built,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(built) as archive:
+        archive.extractall(tmp_path / "unpacked")
+    return built, tmp_path / "unpacked"
+
+
+def test_one_wheel_serves_every_python_from_3_11_on(tmp_path):
+    built, unpacked = wheel(tmp_path)
+    assert "-cp311-abi3-" in built.name
+    assert [path.name for path in (unpacked / "prproduct").glob("_C*")] == ["_C.abi3.so"]
+    code = f"import sys; sys.path.insert(0, {str(unpacked)!r})" + STEP + "assert pr.__file__.startswith(sys.path[0])"
+    assert run(code) == "C++ kernels |"
+
+
+def test_without_a_compiler_the_package_installs_and_says_what_is_missing(tmp_path):
+    _, unpacked = wheel(tmp_path, CC="no-such-compiler", CXX="no-such-compiler")
+    assert not list((unpacked / "prproduct").glob("_C*"))
+    code = f"import sys; sys.path.insert(0, {str(unpacked)!r})" + STEP
+    assert run(code).startswith("plain torch | prproduct's C++ kernels cannot be used (it was not built)")
