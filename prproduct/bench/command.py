@@ -22,6 +22,7 @@ from prproduct.bench.rows import Report, Settings
 from prproduct.bench.table import remarks, table
 from prproduct.bench.timing import Budget
 from prproduct.lab.errors import InputError
+from prproduct.ops import native
 from prproduct.ops.autograd import Memory
 from prproduct.products import resolve
 
@@ -54,7 +55,8 @@ def bench(
         picture.check_path(plot)
     report = Report(Machine.here(), settings, [])
     if not json:
-        print(f"{settings}; of layers forward and backward, of nets a whole step\n{report.machine}", flush=True)
+        print(f"{settings}; of layers forward and backward, of nets a whole step", flush=True)
+        print(f"{report.machine}; eager backward by {native.implementation()}", flush=True)
     before = torch.get_num_threads()
     torch.set_num_threads(settings.threads)
     try:

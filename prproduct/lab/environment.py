@@ -14,7 +14,7 @@ import torch
 
 import prproduct
 
-_PACKAGES = ("torch", "numpy", "llvmlite", "lightning-fabric", "safetensors")
+_PACKAGES = ("torch", "numpy", "lightning-fabric", "safetensors")
 
 
 def environment() -> dict[str, Any]:

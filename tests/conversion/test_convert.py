@@ -566,3 +566,37 @@ def test_checkpoints_of_the_papers_lstm_cell_load():
         ours.load_state_dict({**saved, "cell.ih_linear.bias": torch.ones(16)})
     only_second_names = {key: value for key, value in saved.items() if "linear" in key}
     ours.load_state_dict(only_second_names)
+
+
+def test_converting_a_converted_layer_changes_what_is_given_and_nothing_else():
+    layer = pr.convert(nn.Linear(4, 3), "tempered:0.3", memory="recompute")
+    pr.convert(layer, "r")
+    assert (str(layer.product), layer.product_memory) == ("r", "recompute")
+    pr.convert(layer, memory="save")
+    assert (str(layer.product), layer.product_memory) == ("r", "save")
+    pr.convert(layer)
+    assert (str(layer.product), layer.product_memory) == ("r", "save")
+    assert str(pr.convert(nn.Linear(4, 3)).product) == "pr"
+
+
+class Experts(nn.Module):
+    """All experts in one parameter, as mixture-of-experts layers have them."""
+
+    def __init__(self, count):
+        super().__init__()
+        self.weights = nn.Parameter(torch.randn(count, 8, 8))
+
+    def forward(self, x):
+        return torch.bmm(x.expand(len(self.weights), -1, -1), self.weights).sum(0)
+
+
+def test_a_large_part_that_stays_under_p_is_said_in_one_line_with_the_largest():
+    model = nn.Sequential(nn.Linear(8, 8), Experts(2), Experts(4))
+    with pytest.warns(UserWarning, match=r"86% of the weights in matrices stay .* the largest is Experts at 2") as said:
+        pr.convert(model)
+    assert len(said) == 1
+    assert len(str(said[0].message).splitlines()) == 1
+
+
+def test_a_small_part_that_stays_under_p_is_not_worth_a_line():
+    pr.convert(nn.Sequential(nn.Linear(64, 64), Experts(1), nn.Embedding(1000, 64)))

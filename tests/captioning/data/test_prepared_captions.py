@@ -156,7 +156,7 @@ def test_images_that_cannot_be_used_are_named(tmp_path, image, line):
 @pytest.mark.parametrize(
     ("name", "change", "line"),
     [
-        ("captions.json", lambda text: text[:50], "is no JSON"),
+        ("captions.json", lambda text: text[:50], "is not JSON"),
         ("captions.json", lambda text: text.replace("captions 1", "captions 9"), "prepare the captions again"),
         ("captions.json", lambda text: text.replace('"tokens": ["a dog runs"]', '"tokens": []'), "as many 'tokens'"),
         ("vocabulary.json", lambda text: text.replace("cat", "cow"), "another vocabulary"),
