@@ -16,10 +16,7 @@ std::span<const T> span_of(const Tensor& t, const char* name, int64_t dims = 1) 
   check(t.scalar_type() == dtype, name, " must be ", real ? "float64" : "int64");
   check(t.dim() == dims, name, " has shape ", text_of(sizes_of(t)), ", expected dimensions: ", dims);
   check(t.is_contiguous(), name, " is not contiguous");
-  int64_t bytes = 0;
-  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_storage_size(t.get(), &bytes));
-  int64_t end = (t.storage_offset() + t.numel()) * int64_t(sizeof(T));
-  check(t.numel() == 0 || end <= bytes, name, " has a storage of ", bytes, " bytes, which was resized");
+  check_storage(t, name);
   return {static_cast<const T*>(t.data_ptr()), size_t(t.numel())};
 }
 

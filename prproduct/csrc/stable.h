@@ -65,12 +65,24 @@ inline std::string text_of(const Sizes& sizes) {
   return text.str();
 }
 
+// FSDP and others free a storage under its tensor.
+inline void check_storage(const Tensor& t, const char* name) {
+  int64_t bytes = 0, last = t.storage_offset();
+  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_storage_size(t.get(), &bytes));
+  auto sizes = t.sizes();
+  auto strides = t.strides();
+  for (size_t k = 0; k < sizes.size(); ++k) last += (sizes[k] - 1) * strides[k];
+  check(t.numel() == 0 || (last + 1) * int64_t(t.element_size()) <= bytes, name, " has a storage of ", bytes,
+        " bytes, which was resized");
+}
+
 inline void check_tensor(const Tensor& t, const char* name, const Sizes& shape, ScalarType dtype) {
   check(t.defined(), name, " is undefined");
   check(t.is_cpu(), name, " is not on the CPU");
   check(t.layout() == torch::headeronly::Layout::Strided, name, " is not a strided tensor");
   check(t.scalar_type() == dtype, name, " differs from grad in dtype");
   check(sizes_of(t) == shape, name, " has shape ", text_of(sizes_of(t)), ", expected ", text_of(shape));
+  check_storage(t, name);
 }
 
 // Row-major strides of `sizes`.

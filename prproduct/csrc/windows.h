@@ -20,7 +20,12 @@ struct Frame {
 
   // Once all of the above is known.
   void lay_out() {
-    for (int a = 0; a < 3; ++a) size[a] = dense[a] + 2 * padding[a];
+    double numel = 1;
+    for (int a = 0; a < 3; ++a) {
+      size[a] = dense[a] + 2 * padding[a];
+      numel *= double(size[a]);
+    }
+    check(numel < double(int64_t(1) << 40), "a padded plane of ", numel, " numbers is too large");
     pitch = {size[1] * size[2], size[2], 1};
   }
 

@@ -10,6 +10,14 @@ PRODUCT = ("pr", 0.0, 1e-6)
 GEOMETRY = {"stride": [1, 1], "padding": [1, 1], "dilation": [1, 1], "transposed": False, "output_padding": [0, 0]}
 
 
+HUGE_FRAME = {  # a small output of an input with much more padding than memory
+    "padding": [2**30, 2**30],
+    "stride": [2**31 - 1, 2**31 - 1],
+    "grad": torch.ones(2, 6, 2, 2),
+    "output": torch.ones(2, 6, 2, 2),
+}
+
+
 def linear(**changed):
     tensors = {
         "grad": torch.ones(4, 3),
@@ -96,6 +104,7 @@ def test_the_right_arguments_are_taken():
         (convolution, {"dilation": [1, -1]}, "dilation must be at least 1"),
         (convolution, {"padding": [-1, 1]}, "padding must be at least 0"),
         (convolution, {"padding": [2**40, 1]}, "padding must be"),
+        (convolution, HUGE_FRAME, "a padded plane of .* numbers is too large"),
         (convolution, {"output_padding": [0]}, "output_padding has 1 numbers"),
         (convolution, {"padding": [0, 0], "dilation": [9, 9]}, "no output of input"),
         (convolution, {"weight": torch.ones(6, 4, 3)}, "weight has 3 dimensions, expected 4"),
@@ -145,3 +154,10 @@ def test_loading_the_library_leaves_subnormal_numbers_alone():
     tiny = torch.tensor(1e-40)
     assert (tiny * 1.0).item() > 0.0
     assert 1e-310 * 1.0 > 0.0
+
+
+def test_a_storage_that_was_freed_under_its_tensor_is_refused():
+    weight = torch.ones(3, 5)
+    weight.untyped_storage().resize_(0)
+    with pytest.raises(RuntimeError, match="weight has a storage of 0 bytes, which was resized"):
+        linear(weight=weight)
