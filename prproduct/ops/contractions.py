@@ -62,7 +62,7 @@ class Linear:
     single_weight: bool = False
 
     def native(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        if weight.requires_grad and weight._is_view() and not torch.is_grad_enabled() and not is_compiling():
+        if not is_compiling() and not torch.is_grad_enabled() and weight.requires_grad and weight._is_view():
             # ATen's matmul chooses its kernel by whether weight.T requires a gradient. Inside of an autograd function
             # the transpose of a leaf view does not, and the output would differ from the native layer's in its bits.
             weight = weight.data.requires_grad_()
