@@ -2,7 +2,6 @@
 
 import copy
 import gc
-import resource
 import subprocess
 import sys
 import weakref
@@ -139,7 +138,6 @@ def test_the_resident_memory_is_flat_over_5000_steps():
     result = subprocess.run([sys.executable, "-c", RESIDENT], capture_output=True, text=True, check=True)
     grown = int(result.stdout) * (1 if sys.platform == "darwin" else 1024)
     assert grown < 8 * 2**20
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss > 0
 
 
 def test_gradients_do_not_share_the_workspace():

@@ -218,7 +218,7 @@ def test_a_tiny_input_under_a_large_gradient():
 
 @pytest.mark.parametrize("count", [1, 2, 3, 8])
 @pytest.mark.parametrize("name", LAYERS)
-def test_the_same_bits_on_any_number_of_threads(name, count, set_threads):
+def test_the_same_bits_again_on_any_number_of_threads(name, count, set_threads):
     op, x, w, bias, options = operands(name, torch.float64)
     y = op(x, w, bias, **options)
     grad = torch.randn(y.shape, dtype=y.dtype)
