@@ -62,6 +62,15 @@ bool bias_dominates(const WeightVectors<T>& weights, const std::vector<Norm<T>>&
   return !(bias * rows.size() <= 2 * norms * lengths);
 }
 
+// A gradient of float16 numbers that were stored times `scale`.
+template <class S>
+void unscale(Working<S> scale, int64_t count, S* gradient) {
+  if (scale == 1) return;
+  parallel_for(count, 2, [&](int64_t begin, int64_t end) {
+    multiply_along(end - begin, gradient + begin, 1 / scale, Working<S>(1), gradient + begin);
+  });
+}
+
 template <class S>
 std::tuple<Tensor, Tensor> backward(Linear call, const ProductCall& product, bool wants_input, bool wants_weight) {
   using T = Working<S>;
@@ -82,14 +91,18 @@ std::tuple<Tensor, Tensor> backward(Linear call, const ProductCall& product, boo
   if (wants_input && loops.weight_only) {
     grad_input = mm(call.grad, call.weight);
   } else if (wants_input) {
-    grad_input = mm(view_of(scaled, {call.rows, call.out}, {call.out, 1}, call.grad), call.weight);
-    split.add_along_rows(call.in, norms, static_cast<const S*>(call.input.data_ptr()),
-                         static_cast<S*>(grad_input.data_ptr()));
+    grad_input = new_empty({call.rows, call.in}, call.input);
+    S* result = static_cast<S*>(grad_input.data_ptr());
+    split.begin_along_rows(call.in, norms, static_cast<const S*>(call.input.data_ptr()), result);
+    add_mm(grad_input, view_of(scaled, {call.rows, call.out}, {call.out, 1}, call.grad), call.weight);
+    unscale(split.scale, grad_input.numel(), result);
   }
   if (wants_weight) {
-    grad_weight = mm(view_of(scaled, {call.out, call.rows}, {1, call.out}, call.grad), call.input);
-    split.add_along_weights(call.in, weights, static_cast<const S*>(call.weight.data_ptr()),
-                            static_cast<S*>(grad_weight.data_ptr()));
+    grad_weight = new_empty({call.out, call.in}, call.weight);
+    S* result = static_cast<S*>(grad_weight.data_ptr());
+    split.begin_along_weights(call.in, weights, static_cast<const S*>(call.weight.data_ptr()), result);
+    add_mm(grad_weight, view_of(scaled, {call.out, call.rows}, {1, call.out}, call.grad), call.input);
+    unscale(split.scale, grad_weight.numel(), result);
   }
   return {grad_input, grad_weight};
 }

@@ -5,13 +5,13 @@
 
 namespace prproduct {
 
-// Adds to every stored vector its multiple: to[n] = to[n]·unscale + from[n]/‖from[n]‖·sum[n].
+// to[n] = from[n]/‖from[n]‖·sum(n)·scale for every stored vector: a matrix product is then added to it.
 template <class S, class Inverse, class Sum>
-void add_along_vectors(int64_t count, int64_t length, const S* from, S* to, Working<S> unscale, const Inverse& inverse,
-                       const Sum& sum) {
-  parallel_for(count, 3 * length, [&](int64_t begin, int64_t end) {
+void begin_along_vectors(int64_t count, int64_t length, const S* from, S* to, Working<S> scale, const Inverse& inverse,
+                         const Sum& sum) {
+  parallel_for(count, 2 * length, [&](int64_t begin, int64_t end) {
     for (int64_t n = begin; n < end; ++n) {
-      add_along(length, from + n * length, inverse(n), sum(n), unscale, to + n * length);
+      multiply_along(length, from + n * length, inverse(n), sum(n) * scale, to + n * length);
     }
   });
 }
@@ -62,15 +62,16 @@ struct RowSplit {
     });
   }
 
-  void add_along_rows(int64_t length, const std::vector<Norm<T>>& norms, const S* input, S* grad_input) const {
-    add_along_vectors(
-        rows, length, input, grad_input, 1 / scale, [&](int64_t n) { return norms[n].inverse; },
+  // dX and dW begin as their corrections, times `scale` as the stored D·g.
+  void begin_along_rows(int64_t length, const std::vector<Norm<T>>& norms, const S* input, S* grad_input) const {
+    begin_along_vectors(
+        rows, length, input, grad_input, scale, [&](int64_t n) { return norms[n].inverse; },
         [&](int64_t n) { return along_rows[n]; });
   }
 
-  void add_along_weights(int64_t length, const WeightVectors<T>& weights, const S* weight, S* grad_weight) const {
-    add_along_vectors(
-        out, length, weight, grad_weight, 1 / scale, [&](int64_t k) { return weights.inverse[k]; },
+  void begin_along_weights(int64_t length, const WeightVectors<T>& weights, const S* weight, S* grad_weight) const {
+    begin_along_vectors(
+        out, length, weight, grad_weight, scale, [&](int64_t k) { return weights.inverse[k]; },
         [&](int64_t k) { return along_weights[k]; });
   }
 };

@@ -1,6 +1,7 @@
 // What the kernels use of LibTorch, all of it from the stable ABI: tensors, checks, threads and calls of ATen operators.
 #pragma once
 
+#include <torch/csrc/inductor/aoti_torch/generated/c_shim_cpu.h>
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/ops.h>
 #include <torch/csrc/stable/tensor.h>
@@ -124,6 +125,11 @@ std::array<Tensor, outputs> call(const char* name, const char* overload, const A
 }
 
 inline Tensor mm(const Tensor& a, const Tensor& b) { return call("aten::mm", "", a, b)[0]; }
+
+// out += a @ b. Through the C shim, as the dispatcher's stable interface takes no Scalar, which `beta` and `alpha` are.
+inline void add_mm(const Tensor& out, const Tensor& a, const Tensor& b) {
+  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_cpu_addmm_out(out.get(), out.get(), a.get(), b.get(), 1, 1));
+}
 
 inline void mm_out(const Tensor& out, const Tensor& a, const Tensor& b) { call("aten::mm", "out", a, b, out); }
 

@@ -91,7 +91,15 @@ PRPRODUCT_CLONES void add_along(int64_t count, const S* from, Working<S> inverse
   for (int64_t k = 0; k < count; ++k) to[k] = stored<S>(T(to[k]) * unscale + (T(from[k]) * inverse) * sum);
 }
 
-// The same with an `inverse` of its own for every number.
+// to = (from·inverse)·sum
+template <class S>
+PRPRODUCT_CLONES void multiply_along(int64_t count, const S* from, Working<S> inverse, Working<S> sum, S* to) {
+  using T = Working<S>;
+#pragma omp simd
+  for (int64_t k = 0; k < count; ++k) to[k] = stored<S>((T(from[k]) * inverse) * sum);
+}
+
+// `add_along` with an `inverse` of its own for every number.
 template <class S>
 PRPRODUCT_CLONES void add_along_each(int64_t count, const S* from, const Working<S>* inverse, Working<S> sum,
                                      Working<S> unscale, S* to) {
