@@ -1,0 +1,36 @@
+import json
+
+import pytest
+import torch
+
+SMALL = ("--layers", "1", "--width", "32", "--context", "16", "--batch", "8")
+
+
+def evaluations(run, tmp_path, product: str, *arguments: str) -> list[dict]:
+    file = tmp_path / "run.json"
+    run("char_gpt.py", "--product", product, *SMALL, *arguments, "-o", str(file))
+    written = json.loads(file.read_text())
+    assert written["config"]["product"] == product
+    assert written["versions"]["torch"] == torch.__version__
+    return written["evaluations"]
+
+
+def test_loss_falls_and_every_evaluation_has_angles_of_every_linear_layer(run, tmp_path):
+    first, middle, last = evaluations(run, tmp_path, "pr", "--steps", "60", "--every", "30")
+    assert [first["step"], middle["step"], last["step"]] == [0, 30, 60]
+    assert first["validation_loss"] == pytest.approx(4.63, abs=0.2)  # ln(103): all characters are equally likely
+    assert last["validation_loss"] < middle["validation_loss"] < first["validation_loss"]
+    assert last["train_loss"] < first["train_loss"]
+    assert list(last["angles"]) == [*(f"blocks.0.{name}" for name in ("qkv", "out", "up", "down")), "head"]
+    for angles in last["angles"].values():
+        assert 0 < angles["min_sin"] <= angles["sample_min_sin"] <= angles["mean_sin"] <= 1
+
+
+def test_one_seed_gives_all_products_one_beginning_and_one_run_the_same_numbers_twice(run, tmp_path):
+    arguments = ("--steps", "3", "--every", "3", "--seed", "5")
+    p, again, pr = (evaluations(run, tmp_path, product, *arguments) for product in ("p", "p", "pr"))
+    assert p == again
+    assert p[0] == pr[0]
+    assert p[1]["train_loss"] != pr[1]["train_loss"]
+    other_seed = evaluations(run, tmp_path, "p", "--steps", "1", "--every", "1", "--seed", "6")
+    assert other_seed[0]["train_loss"] != p[0]["train_loss"]
