@@ -2,7 +2,7 @@
 PYTHON ?= python3.11
 PIP = .venv/bin/pip --quiet --quiet --disable-pip-version-check install --constraint constraints.txt
 
-.PHONY: help demo test check sanitize figures numerics clean
+.PHONY: help demo test check docs sanitize figures numerics clean
 
 help: ## show what can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -17,6 +17,9 @@ check: .venv/installed ## lint and types alone
 	.venv/bin/ruff check
 	.venv/bin/ruff format --check
 	.venv/bin/mypy
+
+docs: .venv/installed ## build the documentation with its API reference into site/; warnings are errors
+	.venv/bin/mkdocs build --strict --quiet
 
 sanitize: .venv/installed ## the kernels' tests with AddressSanitizer and UBSan
 	PRPRODUCT_BUILD=sanitize .venv/bin/python setup.py --quiet build_ext --build-temp build/sanitize --build-lib build/sanitize
@@ -36,5 +39,5 @@ numerics: .venv/installed ## measure the sweep of docs/numerics.md
 	$(PIP) --no-build-isolation --editable '.[test]'
 	@touch $@
 
-clean: ## remove the .venv, all caches and the demo's runs
-	rm -rf demo-runs build .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis
+clean: ## remove the .venv, all caches, the demo's runs and the site
+	rm -rf demo-runs build site .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis
