@@ -31,7 +31,7 @@ __all__ = [
     "report",
     "revert",
 ]
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _MODULES = {"functional", "nn", "products", "reference"}
 _PLACES = {"AngleProbe": "prproduct.probe"}  # of a name; all others are in prproduct.conversion
