@@ -3,6 +3,7 @@
 Compiled code is another matter: `test_triton_compilation.py`, and on a GPU `make test-gpu`.
 """
 
+import itertools
 import os
 
 import pytest
@@ -14,11 +15,14 @@ import prproduct as pr
 from prproduct.ops import native, triton_operators
 from prproduct.ops.angles import floor_of_sin_square
 
-pytestmark = pytest.mark.skipif(
-    os.environ.get("TRITON_INTERPRET") != "1", reason="needs Triton's interpreter: make test-triton"
-)
+pytestmark = [
+    pytest.mark.skipif(
+        os.environ.get("TRITON_INTERPRET") != "1", reason="needs Triton's interpreter: make test-triton"
+    ),
+    pytest.mark.filterwarnings("ignore:.* encountered in:RuntimeWarning"),  # NumPy, where a number is not finite
+]
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
-SMALL = {name: case for name, case in LAYERS.items() if "many" not in name and "large" not in name}
+SMALL = [name for name in LAYERS if "many" not in name and "large" not in name and "depthwise" not in name]
 SHORT = ["linear", "conv1d", "conv2d, not all is covered"]
 
 
@@ -63,7 +67,7 @@ def test_every_product_equals_plain_torch(name, product, dtype):
         (name, dtype, PRODUCTS[(place + shift) % len(PRODUCTS)])
         for place, name in enumerate(LAYERS)
         for shift, dtype in enumerate(DTYPES)
-        if (name in SMALL or dtype == torch.float32) and name not in SHORT
+        if (name in SMALL or dtype == torch.float32) and name not in SHORT and "large" not in name
     ],
 )
 def test_every_layer_equals_plain_torch(name, product, dtype, launched):
@@ -71,7 +75,7 @@ def test_every_layer_equals_plain_torch(name, product, dtype, launched):
     assert "split" in launched
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", ["linear, three axes", "linear, one weight", "conv3d", "conv_transpose2d"])
 def test_the_value_of_r_equals_plain_torch_and_may_be_written_into(name, launched):
     op, x, w, bias, options = layer(name, torch.float32)
     y = op(x, w, bias, product="r", **options)
@@ -83,8 +87,14 @@ def test_the_value_of_r_equals_plain_torch_and_may_be_written_into(name, launche
     torch.autograd.grad(y, (x, w), torch.ones_like(y))
 
 
-@pytest.mark.parametrize("name", ["conv2d, not all is covered", "conv2d, groups", "conv2d, one position", "conv3d"])
-@pytest.mark.parametrize("lasts", [(True, True, True), (True, False, False), (False, True, False)], ids=str)
+@pytest.mark.parametrize(
+    ("name", "lasts"),
+    [
+        ("conv2d, groups", (True, True, True)),
+        ("conv3d", (True, True, True)),
+        *(("conv2d, not all is covered", lasts) for lasts in itertools.product((True, False), repeat=3)),
+    ],
+)
 def test_channels_last_is_read_and_written_by_strides(name, lasts):
     op, x, w, bias, options = layer(name, torch.float32)
     last = torch.channels_last if x.dim() == 4 else torch.channels_last_3d
@@ -95,7 +105,7 @@ def test_channels_last_is_read_and_written_by_strides(name, lasts):
     assert_gradients_equal(
         op, x, w, bias, options, "pr", lambda y: torch.randn_like(y, memory_format=last if lasts[2] else None)
     )
-    if all(lasts) and name == "conv2d, groups":
+    if lasts[1]:
         y = op(x, w, bias, **options)
         (dw,) = torch.autograd.grad(y, w, torch.ones_like(y))
         assert dw.stride() == w.stride()
@@ -170,8 +180,8 @@ def test_angles_around_the_floor(sine):
 
 
 def test_squares_of_long_vectors_add_up_exactly():
-    """A plain float32 sum of so many squares would be off by 1e-4, and turn an angle of 0.01 into another."""
-    x = torch.full((1, 400_000), 0.1)
+    """A plain float32 sum of so many squares would be off by 1e-5, and turn an angle of 0.01 into another."""
+    x = torch.full((1, 100_000), 0.1)
     w = torch.ones_like(x)
     w[0, ::2] = 1.02  # 0.01 away from x
     p = (x.double() @ w.double().T).float()  # torch's own p is off by 4e-4
