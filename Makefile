@@ -2,10 +2,10 @@
 PYTHON ?= python3.11
 PIP = .venv/bin/pip --quiet --quiet --disable-pip-version-check install --constraint constraints.txt
 
-.PHONY: help demo test check docs sanitize figures numerics clean
+.PHONY: help demo test check docs sanitize test-triton test-gpu figures numerics clean
 
 help: ## show what can be made
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 13
 
 demo: .venv/installed ## what each part of the gradient does: ten short runs, a table and a page
 	.venv/bin/prproduct reproduce gradients --scale quick -o demo-runs
@@ -26,6 +26,14 @@ sanitize: .venv/installed ## the kernels' tests with AddressSanitizer and UBSan
 	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)" ASAN_OPTIONS=detect_leaks=0 \
 	PRPRODUCT_LIBRARY=build/sanitize/prproduct/_C.abi3.so .venv/bin/pytest -q tests/ops/test_fuzz.py tests/ops/test_native_arguments.py
 
+test-triton: .venv-triton/installed ## the GPU's kernels without a GPU: in Triton's interpreter, and compiled for some GPUs
+	TRITON_INTERPRET=1 .venv-triton/bin/python -m pytest -q tests/ops/test_triton_kernels.py
+	.venv-triton/bin/python -m pytest -q tests/ops/test_triton_compilation.py
+
+DEVICE ?= cuda
+test-gpu: ## all tests that a GPU can run, and the bench, on DEVICE=cuda; writes gpu-results.json (docs/gpu-results/)
+	$(PYTHON) benchmarks/gpu_results.py --device $(DEVICE)
+
 figures: .venv/installed ## draw the figures of docs/
 	.venv/bin/python docs/figures.py
 	.venv/bin/python docs/probe_figure.py
@@ -39,5 +47,13 @@ numerics: .venv/installed ## measure the sweep of docs/numerics.md
 	$(PIP) --no-build-isolation --editable '.[test]'
 	@touch $@
 
-clean: ## remove the .venv, all caches, the demo's runs and the site
-	rm -rf demo-runs build site .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis
+# Apart from .venv, so that all other tests run without Triton, as on a machine that has no GPU. It unpacks to 1 GB.
+.venv-triton/installed: constraints.txt
+	$(PYTHON) -m venv .venv-triton
+	.venv-triton/bin/pip --quiet --quiet --disable-pip-version-check install --constraint constraints.txt torch
+	.venv-triton/bin/pip --quiet --quiet --disable-pip-version-check install --constraint constraints.txt \
+		triton numpy pytest pytest-xdist hypothesis
+	@touch $@
+
+clean: ## remove the virtual environments, all caches, the demo's runs and the site
+	rm -rf demo-runs build site .venv .venv-triton .pytest_cache .mypy_cache .ruff_cache .hypothesis

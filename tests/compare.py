@@ -12,8 +12,8 @@ def gradients(op, *tensors: Tensor | None, upstream: Tensor | None = None, **opt
     leaves = [None if t is None else t.detach().clone().requires_grad_() for t in tensors]
     output = op(*leaves, **options)
     if upstream is None:
-        generator = torch.Generator().manual_seed(1)
-        upstream = torch.randn(output.shape, generator=generator, dtype=torch.float64).to(output.dtype)
+        generator = torch.Generator("cpu").manual_seed(1)
+        upstream = torch.randn(output.shape, generator=generator, dtype=torch.float64, device="cpu").to(output)
     output.backward(upstream)
     return [output.detach(), *(leaf.grad for leaf in leaves if leaf is not None)]
 

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 import prproduct as pr
 from prproduct import functional, reference
 
+pytestmark = pytest.mark.usefixtures("device")
+
 CONVOLUTIONS = [
     ("conv1d", (2, 4, 9), (4, 1, 3), {"stride": 2, "padding": 4, "dilation": 2, "groups": 4}),
     ("conv1d", (1, 3, 12), (2, 3, 5), {"padding": 7}),
@@ -154,7 +156,7 @@ def test_a_single_weight_vector_is_taken_as_torch_takes_it():
 def test_autocast_gives_torchs_dtype_and_bits(op, input_shape, weight_shape, options, dtype):
     x, w, b = tensors_for(op, input_shape, weight_shape, dtype=torch.float32, **options)
     w.requires_grad_()
-    with torch.autocast("cpu", dtype=dtype):
+    with torch.autocast(torch.get_default_device().type, dtype=dtype):
         got, expected = getattr(functional, op)(x, w, b, **options), getattr(F, op)(x, w, b, **options)
         mine, native = functional.linear(x, torch.eye(x.shape[-1])), F.linear(x, torch.eye(x.shape[-1]))
     assert got.dtype == expected.dtype == mine.dtype == dtype
@@ -166,14 +168,14 @@ def test_autocast_gives_torchs_dtype_and_bits(op, input_shape, weight_shape, opt
 
 def test_autocast_leaves_float64_and_disabled_regions_alone():
     x, w = torch.randn(3, 4), torch.randn(2, 4).requires_grad_()
-    with torch.autocast("cpu", dtype=torch.bfloat16):
+    with torch.autocast(torch.get_default_device().type, dtype=torch.bfloat16):
         assert functional.linear(x.double(), w.double()).dtype == torch.float64
-        with torch.autocast("cpu", enabled=False):
+        with torch.autocast(torch.get_default_device().type, enabled=False):
             assert functional.linear(x, w).dtype == torch.float32
-    with torch.autocast("cpu", dtype=torch.bfloat16):
+    with torch.autocast(torch.get_default_device().type, dtype=torch.bfloat16):
         functional.linear(x, w).sum().backward()
     inside = w.grad.clone()
-    with torch.autocast("cpu", dtype=torch.bfloat16):
+    with torch.autocast(torch.get_default_device().type, dtype=torch.bfloat16):
         output = functional.linear(x, w).sum()
     w.grad = None
     output.backward()
@@ -231,7 +233,8 @@ def test_frozen_tensors_get_no_gradient_and_change_nothing_for_the_other(frozen,
     whole = gradients(functional.linear, *tensors, product=product)[1:]
     leaves = [t.clone().requires_grad_(position != frozen) for position, t in enumerate(tensors)]
     output = functional.linear(*leaves, product=product)
-    output.backward(torch.randn(output.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64))
+    same = torch.Generator("cpu").manual_seed(1)
+    output.backward(torch.randn(output.shape, generator=same, dtype=torch.float64, device="cpu").to(output))
     assert leaves[frozen].grad is None
     assert all(leaf.grad is None or torch.equal(leaf.grad, grad) for leaf, grad in zip(leaves, whole, strict=True))
 

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from prproduct import functional, reference
 from prproduct.ops import angles
 
+pytestmark = pytest.mark.usefixtures("device")
+
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 OPS = {
     "linear": lambda x, w, b, **options: functional.linear(x, w, b, **options),

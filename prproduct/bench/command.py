@@ -15,6 +15,7 @@ from typer import Option
 
 from prproduct.bench import plot as picture
 from prproduct.bench.cases import Case, chosen, swept
+from prproduct.bench.devices import checked
 from prproduct.bench.machine import Machine
 from prproduct.bench.measure import measure
 from prproduct.bench.reward import RewardCase
@@ -35,6 +36,7 @@ def bench(
     product: Annotated[str, Option(help="The product under which ours runs.")] = "pr",
     dtype: Annotated[str, Option(help=f"One of {', '.join(DTYPES)}.")] = "float32",
     autocast: Annotated[bool, Option("--autocast", help="bfloat16 under autocast on both sides.")] = False,
+    device: Annotated[str, Option(help="cpu, cuda, cuda:1, …: where it is measured.")] = "cpu",
     threads: Annotated[int | None, Option(help="Torch's threads; as many as torch takes, if not given.")] = None,
     memory: Annotated[str, Option(help="save or recompute: whether ours keeps outputs for backward.")] = "save",
     compile: Annotated[bool, Option("--compile", help="torch.compile on both sides.")] = False,
@@ -45,7 +47,7 @@ def bench(
     plot: Annotated[Path | None, Option(help="Draw the ratios into this file.")] = None,
 ) -> None:
     """Time and saved memory of layers and nets, native, under a product, and by the literal formula."""
-    settings = _settings(product, dtype, threads, compile, sweep, memory, autocast)
+    settings = _settings(product, dtype, threads, compile, sweep, memory, autocast, device)
     if repeats < 2:
         raise InputError(f"--repeats {repeats}: a spread needs at least 2")
     if sweep is not None and only:
@@ -53,10 +55,10 @@ def bench(
     cases = chosen(only or []) if sweep is None else swept(sweep)[1]
     if plot is not None:
         picture.check_path(plot)
-    report = Report(Machine.here(), settings, [])
+    report = Report(Machine.here(device), settings, [])
     if not json:
         print(f"{settings}; of layers forward and backward, of nets a whole step", flush=True)
-        print(f"{report.machine}; eager backward by {native.implementation()}", flush=True)
+        print(f"{report.machine}; eager backward by {native.implementation(device)}", flush=True)
     before = torch.get_num_threads()
     torch.set_num_threads(settings.threads)
     try:
@@ -68,8 +70,16 @@ def bench(
 
 
 def _settings(
-    product: str, dtype: str, threads: int | None, compile: bool, sweep: str | None, memory: str, autocast: bool
+    product: str,
+    dtype: str,
+    threads: int | None,
+    compile: bool,
+    sweep: str | None,
+    memory: str,
+    autocast: bool,
+    device: str,
 ) -> Settings:
+    checked(device)
     if memory not in get_args(Memory):
         raise InputError(f"--memory {memory}: unknown; there are {', '.join(get_args(Memory))}")
     try:
@@ -84,7 +94,7 @@ def _settings(
     most = os.cpu_count() or 1
     if not 1 <= threads <= most:
         raise InputError(f"--threads {threads}: this machine takes 1 to {most}")
-    return Settings(product, dtype, autocast, threads, compile, sweep, cast(Memory, memory))
+    return Settings(product, dtype, autocast, threads, compile, sweep, cast(Memory, memory), device)
 
 
 def _measure_all(cases: Sequence[Case | RewardCase], report: Report, budget: Budget, reference: bool) -> None:

@@ -20,17 +20,19 @@ class Machine:
     cores: int
     load: float | None  # processes that wanted to run in the last minute, where the system tells
     commit: str | None  # None if this is no checkout
+    gpu: str | None = None  # its name, capability and memory, where it was measured on one
 
     @classmethod
-    def here(cls) -> Machine:
-        """This one, now."""
+    def here(cls, device: str = "cpu") -> Machine:
+        """This one, now, and the GPU that the device is."""
         load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
-        return cls(torch.__version__, _cpu(), os.cpu_count() or 1, load, _commit())
+        return cls(torch.__version__, _cpu(), os.cpu_count() or 1, load, _commit(), _gpu(torch.device(device)))
 
     def __str__(self) -> str:
         load = "" if self.load is None else f", load average {self.load:.1f}"
         commit = "" if self.commit is None else f", commit {self.commit}"
-        return f"torch {self.torch}, {self.cpu}, {self.cores} cores{load}{commit}"
+        gpu = "" if self.gpu is None else f"{self.gpu}, "
+        return f"torch {self.torch}, {gpu}{self.cpu}, {self.cores} cores{load}{commit}"
 
 
 def waiting_seconds() -> float | None:
@@ -46,6 +48,14 @@ def _cpu() -> str:
             if line.startswith("model name"):
                 return line.split(":", 1)[1].strip()
     return platform.processor() or platform.machine()
+
+
+def _gpu(device: torch.device) -> str | None:
+    if device.type != "cuda":
+        return None
+    properties = torch.cuda.get_device_properties(device)
+    capability = f"{properties.major}.{properties.minor}"
+    return f"{properties.name} (capability {capability}, {properties.total_memory / 2**30:.0f} GiB)"
 
 
 def _commit() -> str | None:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import prproduct as pr
 from prproduct.bench.cases import Case
+from prproduct.bench.devices import made_on, peak_bytes, timer_of
 from prproduct.bench.literal import make_literal, why_not_literal
 from prproduct.bench.memory import kept_bytes
 from prproduct.bench.paths import path_of
@@ -42,43 +43,47 @@ class UnderAutocast:
     """A contender's step in bfloat16, with parameters in float32."""
 
     step: Step
+    device_type: str = "cpu"
 
     def prepare(self) -> None:
         self.step.prepare()
 
     def __call__(self) -> None:
-        with autocast(True):
+        with autocast(True, self.device_type):
             self.step()
 
 
-def autocast(enabled: bool) -> AbstractContextManager[object]:
-    """bfloat16 on the CPU, where it is asked for."""
-    return torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled)
+def autocast(enabled: bool, device_type: str = "cpu") -> AbstractContextManager[object]:
+    """bfloat16, where it is asked for."""
+    return torch.autocast(device_type, dtype=torch.bfloat16, enabled=enabled)
 
 
 def measure(case: Case | RewardCase, settings: Settings, budget: Budget, with_reference: bool = True) -> Row:
     """The row of a case."""
     if isinstance(case, RewardCase):
         return case.measure(budget)
-    dtype = getattr(torch, settings.dtype)
-    contenders = Contenders.of(case, settings.product, dtype, settings.memory)
+    dtype, device = getattr(torch, settings.dtype), torch.device(settings.device)
+    with made_on(device):
+        contenders = Contenders.of(case, settings.product, dtype, settings.memory)
     modules = {NATIVE: contenders.native, OURS: contenders.ours, AGAIN: copy.deepcopy(contenders.native)}
     saved_native = saved_ours = None
     if settings.compile:
         modules = {name: cast(nn.Module, torch.compile(module, dynamic=False)) for name, module in modules.items()}
     else:
-        with autocast(settings.autocast):
+        with made_on(device), autocast(settings.autocast, device.type):
             saved_native, saved_ours = (
                 kept_bytes(case.forward(module), contenders.batch) for module in (contenders.native, contenders.ours)
             )
     why_not = why_not_literal(contenders.native, contenders.batch) if with_reference else NOT_ASKED_FOR
     if why_not is None:
         modules[REFERENCE] = make_literal(copy.deepcopy(contenders.native), settings.product)
-    with autocast(settings.autocast):
+    with made_on(device), autocast(settings.autocast, device.type):
         steps = case.steps(modules, contenders.batch)
-    steps = {name: UnderAutocast(step) for name, step in steps.items()} if settings.autocast else steps
+    if settings.autocast:
+        steps = {name: UnderAutocast(step, device.type) for name, step in steps.items()}
     path = path_of(steps[OURS], settings.compile)
-    times = take_turns(steps, budget)
+    times = take_turns(steps, budget, timed=timer_of(device))
+    peak_native, peak_ours = (peak_bytes(steps[name], device) for name in (NATIVE, OURS))
     if settings.compile:
         torch.compiler.reset()  # or the next case would count as one more shape of the same code
     return Row(
@@ -86,10 +91,19 @@ def measure(case: Case | RewardCase, settings: Settings, budget: Budget, with_re
         name=case.name,
         path=path,
         seconds=dict(times.seconds),
-        target=case.time_target(settings.compile, settings.autocast) if settings.dtype == "float32" else None,
+        target=_target(case, settings),
         saved_native=saved_native,
         saved_ours=saved_ours,
         without_reference=why_not,
         waited=times.waited,
         size=case.size,
+        peak_native=peak_native,
+        peak_ours=peak_ours,
     )
+
+
+def _target(case: Case, settings: Settings) -> float | None:
+    """Targets are for float32 on two cores."""
+    if settings.dtype != "float32" or settings.device != "cpu":
+        return None
+    return case.time_target(settings.compile, settings.autocast)

@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
+import torch
 from torch.profiler import ProfilerActivity, profile
 
-NATIVE_OPS, PLAIN, INDUCTOR = "C++", "plain torch", "inductor"
+NATIVE_OPS, TRITON, PLAIN, INDUCTOR = "C++", "Triton", "plain torch", "inductor"
 
 
 def path_of(step: Callable[[], object], compiled: bool = False) -> str:
     """The implementation that one step's backward ran by; `compiled` if the step is torch.compile's.
 
-    >>> import torch, prproduct as pr
+    >>> import prproduct as pr
     >>> layer, x = pr.nn.Linear(3, 2), torch.ones(4, 3)
     >>> path_of(lambda: layer(x).sum().backward())
     'C++'
@@ -22,6 +23,10 @@ def path_of(step: Callable[[], object], compiled: bool = False) -> str:
         step()
         return INDUCTOR
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # or it writes to stderr that it starts and stops
-    with profile(activities=[ProfilerActivity.CPU]) as profiler:
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if torch.cuda.is_available() else [])]
+    with profile(activities=activities) as profiler:
         step()
-    return NATIVE_OPS if any(event.name.startswith("prproduct::") for event in profiler.events()) else PLAIN
+    names = [event.name for event in profiler.events()]
+    if any(name.startswith("prproduct_") for name in names):  # kernels of triton_kernels.py
+        return TRITON
+    return NATIVE_OPS if any(name.startswith("prproduct::") for name in names) else PLAIN

@@ -19,7 +19,7 @@ class Row:
 
     group: str
     name: str
-    path: str  # how our backward ran: C++, plain torch, inductor
+    path: str  # how our backward ran: C++, Triton, plain torch, inductor
     seconds: dict[str, list[float]]  # of every step, by contender
     target: float | None
     saved_native: int | None  # bytes kept for backward; None where they were not counted
@@ -27,6 +27,8 @@ class Row:
     without_reference: str | None  # why the literal formula was not run
     waited: float | None = None  # seconds per second without a core
     size: int | None = None  # what a sweep varies
+    peak_native: int | None = None  # bytes that a step allocates at most, on a GPU
+    peak_ours: int | None = None
 
     @property
     def times(self) -> Times:
@@ -45,6 +47,11 @@ class Row:
             return None
         return self.saved_ours / self.saved_native
 
+    @property
+    def peak_ratio(self) -> float | None:
+        """Bytes that a step of ours takes at most, beside the native step's."""
+        return None if self.peak_ours is None or not self.peak_native else self.peak_ours / self.peak_native
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -57,11 +64,12 @@ class Settings:
     compile: bool = False
     sweep: str | None = None
     memory: Memory = "save"
+    device: str = "cpu"
 
     def __str__(self) -> str:
         mode = "torch.compile on both sides" if self.compile else "eager"
         kept = "" if self.memory == "save" else f', memory="{self.memory}"'
-        threads = f"{self.threads} thread{'s'[: self.threads > 1]}"
+        threads = f"{self.threads} thread{'s'[: self.threads > 1]}" if self.device == "cpu" else self.device
         dtype = "bfloat16 under autocast" if self.autocast else self.dtype
         return f"{self.product} beside native, {dtype}, {threads}, {mode}{kept}"
 
@@ -98,4 +106,5 @@ def _derived(row: Row) -> dict[str, Any]:
         "reference_ratio": times.reference_ratio,
         "verdict": row.verdict,
         "saved_ratio": row.saved_ratio,
+        "peak_ratio": row.peak_ratio,
     }

@@ -11,7 +11,7 @@ from prproduct.bench.timing import Verdict
 _STYLES = {Verdict.MET: "green", Verdict.MISSED: "red", Verdict.NOISY: "yellow", Verdict.OPEN: ""}
 _MARKS = {Verdict.MET: "✓", Verdict.MISSED: "✗", Verdict.NOISY: "?", Verdict.OPEN: ""}
 SMALL = 0.1  # below which two decimals say nothing
-_COLUMNS = ("native ms", "time ×", "±", "target", "", "literal ×", "saved ×", "path")
+_COLUMNS = ("native ms", "time ×", "±", "target", "", "literal ×", "saved ×", "peak ×", "path")
 
 
 def table(report: Report) -> Table:
@@ -66,6 +66,7 @@ def _cells(row: Row) -> list[str]:
         _MARKS[row.verdict],
         _number(times.reference_ratio, 1),
         _number(row.saved_ratio),
+        _number(row.peak_ratio),
         row.path,
     ]
 

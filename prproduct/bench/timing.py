@@ -25,6 +25,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import Protocol
 
 from prproduct.bench.machine import waiting_seconds
@@ -145,13 +146,15 @@ def take_turns(
     budget: Budget,
     clock: Callable[[], float] = time.perf_counter,
     waiting: Callable[[], float | None] = waiting_seconds,
+    timed: Callable[[Step], float] | None = None,
 ) -> Times:
-    """Seconds of each contender's step, turn by turn, after some turns that do not count."""
+    """Seconds of each contender's step, turn by turn, after some turns that do not count; `timed` takes one's time."""
+    timed = timed or partial(_timed, clock=clock)
     seconds: dict[str, list[float]] = {name: [] for name in steps}
     collecting = gc.isenabled()
     gc.disable()  # a collection in one contender's step would be charged to it
     try:
-        _warm_up(steps, budget, clock)
+        _warm_up(steps, budget, timed)
         gc.collect()
         start, waited_before = clock(), waiting()
         for turn in range(max(budget.turns, budget.most)):
@@ -159,7 +162,7 @@ def take_turns(
                 break
             for name in _order(steps, turn):
                 if name != REFERENCE or _reference_has_a_turn(seconds[name], budget):
-                    seconds[name].append(_timed(steps[name], clock))
+                    seconds[name].append(timed(steps[name]))
     finally:
         if collecting:
             gc.enable()
@@ -175,10 +178,10 @@ def _order(steps: Mapping[str, object], turn: int) -> list[str]:
     return names[first:] + names[:first]
 
 
-def _warm_up(steps: Mapping[str, Step], budget: Budget, clock: Callable[[], float]) -> None:
+def _warm_up(steps: Mapping[str, Step], budget: Budget, timed: Callable[[Step], float]) -> None:
     """Turns that do not count; long steps need one only."""
     for turn in range(budget.warm_up):
-        taken = sum(_timed(step, clock) for name, step in steps.items() if name != REFERENCE or turn == 0)
+        taken = sum(timed(step) for name, step in steps.items() if name != REFERENCE or turn == 0)
         if taken > budget.seconds:
             return
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
@@ -12,6 +12,7 @@ from torch.nn.utils import parametrize
 from prproduct.conversion.convert import holding_attentions, require_module, verdicts_of
 from prproduct.conversion.registry import is_quantized
 from prproduct.nn.layer import ProductLayer
+from prproduct.ops import native
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class Report:
     """A row for every module that holds weights; `str` is the table, a row's fields are the data."""
 
     rows: tuple[Row, ...]
+    gradients_by: dict[str, str] = field(default_factory=dict)  # what runs in eager mode, by device
 
     @property
     def converted(self) -> tuple[Row, ...]:
@@ -53,6 +55,8 @@ class Report:
         summary = (
             f"{len(self.converted)} of {len(self.rows)} modules and {done:,} of {total:,} weights{share} converted"
         )
+        others = {device: how for device, how in self.gradients_by.items() if (device, how) != ("cpu", "C++ kernels")}
+        summary += "".join(f"\neager backward on {device} by {how}" for device, how in others.items())
         return f"{table(('name', 'type', 'state', 'weights'), lines, numbers=1)}\n{summary}"
 
     __repr__ = __str__
@@ -70,7 +74,10 @@ def report(module: nn.Module) -> Report:
     1 of 2 modules and 18 of 98 weights (18.4%) converted
     """
     require_module(module, "report")
-    return Report(tuple(_rows(module)))
+    rows = tuple(_rows(module))
+    devices = {str(p.device) for p in module.parameters() if p.device.type != "meta"}
+    converted = any(row.product not in (None, "p") for row in rows)
+    return Report(rows, {device: native.implementation(device) for device in sorted(devices) if converted})
 
 
 def own_parameters(module: nn.Module) -> Iterator[tuple[str, str, list[Tensor]]]:

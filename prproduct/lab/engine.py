@@ -187,11 +187,12 @@ class _Loop:
             group["lr"] = rate
         with self._probe(number):
             sums = task.sums(self.model, batch)
+            # DDP takes the mean over processes of their gradients, which are to be added.
+            self.fabric.backward(sums["loss"] * (self.fabric.world_size / batch.whole))
+            # The one wait for a GPU, which has forward and backward to do meanwhile; no weight has changed yet.
             totals, stop, due = self._over_all_processes(sums)
             if not math.isfinite(totals["loss"]):
                 self._end_diverged("loss", lambda: task.sums(task.model, batch))
-            # DDP takes the mean over processes of their gradients, which are to be added.
-            self.fabric.backward(sums["loss"] * (self.fabric.world_size / batch.whole))
         norm = self._clip()
         self.optimizer.step()
         self.optimizer.zero_grad()
@@ -328,7 +329,7 @@ class _Loop:
         So all stop behind the same step, and all know when one writes.
         """
         due = self.run is not None and time.monotonic() - self.saved_at > 60 * self.settings.checkpoint_minutes
-        own = torch.stack([value.detach().float() for value in sums.values()]).tolist()  # one wait for a GPU
+        own = torch.stack([value.detach().float() for value in sums.values()]).tolist()
         *totals, stop, save = summed(self.fabric, [*own, self.stop.asked, due])
         return dict(zip(sums, totals, strict=True)), stop > 0, save > 0
 

@@ -100,7 +100,7 @@ class Linear:
         return as_rows(input).to(dtype).square().sum(-1, keepdim=True)  # (rows, 1)
 
     def add_along_weight(self, grad: Tensor, sums: Tensor, weight: Tensor, pairs: Pairs) -> Tensor:
-        along = torch.atleast_2d(weight) * pairs.weight.norms.inverse[:, None] * sums[:, None]
+        along = torch.atleast_2d(weight) * pairs.weight.norms.inverse.unsqueeze(-1) * sums.unsqueeze(-1)
         return _apart(grad) + along.view(grad.shape)
 
     def add_along_input(self, grad: Tensor, sums: Tensor, input: Tensor, weight: Tensor, pairs: Pairs) -> Tensor:

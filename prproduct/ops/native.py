@@ -1,9 +1,10 @@
-"""The same gradients by the C++ kernels, `torch.ops.prproduct` (`csrc/`), and when they serve.
+"""The same gradients by kernels: `torch.ops.prproduct` (`csrc/`) on CPUs, Triton's on GPUs, and when they serve.
 
     is the product built in?                    no  → the rule in plain torch (`rule.py`)
     is this eager mode, without a graph?        no  → the rule: torch.compile fuses it, torch.func sees into it
-    are all tensors ordinary ones on the CPU?   no  → the rule
-    is the library there?                       no  → the rule, with one warning that says how to get it
+    are all tensors ordinary ones on a CPU,     no  → the rule
+    or on one GPU and not float64?
+    is the library, or Triton, there?           no  → the rule, with one warning that says how to get it
                                                 yes → the kernels: one pass over the pairs beside the native backward
 
 `serves` is that decision, and the only one.
@@ -25,12 +26,15 @@ from torch._C import _are_functorch_transforms_active, _len_torch_dispatch_stack
 from torch._C._functorch import is_legacy_batchedtensor  # private: what is_grads_batched=True makes, nothing else tells
 from torch.compiler import is_compiling
 
+from prproduct.ops import triton_operators
 from prproduct.ops.angles import floor_of_sin_square, working_dtype
 from prproduct.ops.contractions import Contraction, Convolution, Linear, as_rows
 from prproduct.ops.rule import Gradients, Operands
 from prproduct.products import BUILT_IN, Product, Tempered
 
-_DTYPES = {torch.float32, torch.float64, torch.bfloat16, torch.float16}
+_CPU_DTYPES = {torch.float32, torch.float64, torch.bfloat16, torch.float16}
+_GPU_DTYPES = {torch.float32, torch.bfloat16, torch.float16}
+_TRITON_DEVICES = ("cuda", "xpu")  # ROCm's devices are called cuda, too
 _ORDINARY = (Tensor, torch.nn.Parameter)
 _enabled = True
 
@@ -58,11 +62,16 @@ def serves(product: Product, *tensors: Tensor | None) -> bool:
     ):
         return False
     present = [t for t in tensors if t is not None]
-    dtype = present[0].dtype
+    dtype, on_cpu = present[0].dtype, present[0].is_cpu
     for t in present:
-        if type(t) not in _ORDINARY or not t.is_cpu or t.dtype is not dtype or t.layout is not torch.strided:
+        if type(t) not in _ORDINARY or t.is_cpu is not on_cpu or t.dtype is not dtype or t.layout is not torch.strided:
             return False
-    return dtype in _DTYPES and not is_legacy_batchedtensor(present[0]) and library()
+    if is_legacy_batchedtensor(present[0]):
+        return False
+    if on_cpu:
+        return dtype in _CPU_DTYPES and library()
+    devices = {t.device for t in present}
+    return dtype in _GPU_DTYPES and len(devices) == 1 and triton_serves(devices.pop())
 
 
 @functools.cache
@@ -89,9 +98,37 @@ def library() -> bool:
     return True
 
 
-def implementation() -> str:
-    """What computes gradients of built-in products on CPUs in eager mode: 'C++ kernels' or 'plain torch'."""
-    return "C++ kernels" if library() else "plain torch"
+@functools.cache
+def triton_serves(device: torch.device) -> bool:
+    """True if Triton's kernels run on this device: tried at the first call, or one warning says why not."""
+    if device.type not in _TRITON_DEVICES:
+        return False
+    try:
+        triton_operators.try_on(device)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # Triton has errors of many kinds for a GPU or a driver that it does not know
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        warnings.warn(
+            f"prproduct's Triton kernels cannot be used on {device} ({reason}): plain torch serves, slower. They "
+            "need a GPU that Triton supports, and: pip install triton",
+            stacklevel=2,
+        )
+        return False
+    return True
+
+
+def operators_for(t: Tensor) -> Any:
+    """The operators that serve tensors on this one's device: linear_backward, convolution_backward, …"""
+    return torch.ops.prproduct if t.is_cpu else triton_operators
+
+
+def implementation(device: torch.device | str = "cpu") -> str:
+    """What computes gradients of built-in products in eager mode: 'C++ kernels', 'Triton kernels' or 'plain torch'."""
+    device = torch.device(device)
+    if device.type == "cpu":
+        return "C++ kernels" if library() else "plain torch"
+    return "Triton kernels" if triton_serves(device) else "plain torch"
 
 
 def gradients(
@@ -109,15 +146,16 @@ def gradients(
         output = None
     if output is None:
         output, bias = contraction.native(input, weight, None), None
-    call = (*product_arguments(product, grad.dtype, contraction.is_convolution), wants_input, wants_weight)
+    operators = operators_for(grad)
+    call = (*product_arguments(product, grad, contraction.is_convolution), wants_input, wants_weight)
     if isinstance(contraction, Linear):
         rows, vectors = as_rows(input), weight if weight.dim() == 2 else weight.unsqueeze(0)
         bias = bias if bias is None or bias.shape == vectors.shape[:1] else bias.expand(len(vectors))
         tensors = (contraction.as_pairs(grad), rows, vectors, bias, contraction.as_pairs(output))
-        dx, dw = torch.ops.prproduct.linear_backward(*tensors, *call)
+        dx, dw = operators.linear_backward(*tensors, *call)
     else:
         geometry = _geometry(cast(Convolution, contraction))
-        dx, dw = torch.ops.prproduct.convolution_backward(grad, input, weight, bias, output, *geometry, *call)
+        dx, dw = operators.convolution_backward(grad, input, weight, bias, output, *geometry, *call)
     return _as(dx, operands.input) if wants_input else None, _as(dw, operands.weight) if wants_weight else None
 
 
@@ -132,18 +170,19 @@ def value(contraction: Contraction, product: Product, input: Tensor, weight: Ten
     dtype = input.dtype
     input, weight = (t.to(working_dtype(t.dtype)) for t in (input, weight))
     p = contraction.native(input, weight, None)
-    call = product_arguments(product, p.dtype, contraction.is_convolution)
+    operators, call = operators_for(p), product_arguments(product, p, contraction.is_convolution)
     if isinstance(contraction, Linear):
         tensors = (contraction.as_pairs(p), as_rows(input), torch.atleast_2d(weight))
-        return torch.ops.prproduct.linear_value(*tensors, *call).view(p.shape).to(dtype)
+        return operators.linear_value(*tensors, *call).view(p.shape).to(dtype)
     geometry = _geometry(cast(Convolution, contraction))
-    return torch.ops.prproduct.convolution_value(p, input, weight, *geometry, *call).to(dtype)
+    return operators.convolution_value(p, input, weight, *geometry, *call).to(dtype)
 
 
-def product_arguments(product: Product, stored: torch.dtype, convolution: bool) -> tuple[str, float, float]:
-    """Name, parameter and floor of sin² θ, as all operators take them."""
+def product_arguments(product: Product, output: Tensor, convolution: bool) -> tuple[str, float, float]:
+    """Name, parameter and floor of sin² θ for p stored as `output` is, as all operators take them."""
     parameter = product.power if isinstance(product, Tempered) else 0.0
-    return product.name, parameter, floor_of_sin_square(stored, "cpu", convolution)
+    device_type = "cpu" if output.is_cpu else output.device.type
+    return product.name, parameter, floor_of_sin_square(output.dtype, device_type, convolution)
 
 
 def _geometry(c: Convolution) -> tuple[Any, ...]:

@@ -149,10 +149,11 @@ class RecurrenceFn(torch.autograd.Function):
 
 
 def _serves(recurrence: Recurrence, *tensors: Tensor | None) -> bool:
-    """Whether the C++ kernels take these steps: in float32 and float64; half types are stepped in torch."""
+    """Whether the C++ kernels take these steps: on CPUs in float32 and float64; others are stepped in torch."""
     first = tensors[0]
-    wide = first is not None and first.dtype in (torch.float32, torch.float64) and all(recurrence.batch_sizes)
-    return wide and native.serves(recurrence.product, *tensors)
+    if first is None or not first.is_cpu or first.dtype not in (torch.float32, torch.float64):
+        return False
+    return all(recurrence.batch_sizes) and native.serves(recurrence.product, *tensors)
 
 
 def _native_steps(
@@ -217,7 +218,7 @@ def _native_steps_back(
 ) -> tuple[Gates, Tensor, State]:
     """`_steps_back` by the C++ kernels."""
     tensors = (input_gates, saved.hidden_gates, list(saved.before), weight, bias, grads[0], list(grads[1:]))
-    call = native.product_arguments(recurrence.product, weight.dtype, convolution=False)
+    call = native.product_arguments(recurrence.product, weight, convolution=False)
     results = torch.ops.prproduct.recurrent_backward(
         recurrence.cell.name, *tensors, recurrence.batch_sizes, recurrence.reverse, *call
     )

@@ -72,7 +72,7 @@ def _stuff(t: Tensor, axis: int, stride: int) -> Tensor:
     last = t.movedim(axis, -1)
     stuffed = F.pad(last.unsqueeze(-1), (0, stride - 1))
     stuffed = stuffed.reshape(*last.shape[:-1], last.shape[-1] * stride)
-    return stuffed[..., : 1 - stride].movedim(-1, axis)
+    return stuffed.narrow(-1, 0, stuffed.shape[-1] - stride + 1).movedim(-1, axis)
 
 
 def _pad(t: Tensor, widths: Sequence[tuple[int, int]]) -> Tensor:

@@ -130,6 +130,9 @@ def test_a_sweep_measures_its_sizes(capsys):
     [
         (["--only", "gru"], "--only gru: no case is called so"),
         (["--dtype", "int8"], "--dtype int8: unknown"),
+        (["--device", "gpu"], "--device gpu: unknown"),
+        (["--device", "mps"], "--device mps: times are taken on cpu and cuda only"),
+        (["--device", "cuda:99"], "--device cuda:99: torch finds"),
         (["--memory", "little"], "--memory little: unknown"),
         (["--threads", "0"], "--threads 0: this machine takes 1 to"),
         (["--threads", "100000"], "--threads 100000: this machine takes 1 to"),

@@ -50,7 +50,8 @@ def small(product: str | pr.products.Product | None = "pr", seed: int = 5) -> Sm
 
 def images(count: int = 6) -> Tensor:
     """The same pictures every time."""
-    return torch.randn(count, 3, 5, 5, generator=torch.Generator().manual_seed(7))
+    pictures = torch.randn(count, 3, 5, 5, generator=torch.Generator("cpu").manual_seed(7), device="cpu")
+    return pictures.to(torch.get_default_device())
 
 
 def gradients(model: nn.Module) -> dict[str, Tensor]:

@@ -10,6 +10,8 @@ from torch._inductor.utils import run_and_get_code
 import prproduct as pr
 from prproduct.products import Tempered
 
+pytestmark = pytest.mark.usefixtures("device")
+
 
 @pytest.fixture(autouse=True)
 def _fresh():

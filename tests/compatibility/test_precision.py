@@ -4,12 +4,14 @@ import pytest
 import torch
 from networks import assert_same, differ, gradients, images, small, step
 
+pytestmark = pytest.mark.usefixtures("device")
+
 HALVES = [torch.bfloat16, torch.float16]
 
 
 def autocast_step(model, x, dtype, scaler=None):
     model.zero_grad()
-    with torch.autocast("cpu", dtype):
+    with torch.autocast(torch.get_default_device().type, dtype):
         output = model(x)
         loss = output.float().square().mean()
     (loss if scaler is None else scaler.scale(loss)).backward()
@@ -33,7 +35,7 @@ def test_outputs_under_autocast_are_the_native_ones_and_gradients_near_those_in_
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 def test_a_grad_scaler_scales_and_unscales(dtype):
     model, plain, x = small(), small(), images()
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    scaler = torch.amp.GradScaler(torch.get_default_device().type, init_scale=2.0**10)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     autocast_step(plain, x, dtype)
     autocast_step(model, x, dtype, scaler)
@@ -47,7 +49,7 @@ def test_a_grad_scaler_scales_and_unscales(dtype):
 
 def test_an_overflow_skips_the_step_and_lowers_the_scale():
     model, x = small(), images()
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**40)
+    scaler = torch.amp.GradScaler(torch.get_default_device().type, init_scale=2.0**40)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     before = [p.detach().clone() for p in model.parameters()]
     autocast_step(model, x, torch.float16, scaler)

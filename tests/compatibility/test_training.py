@@ -12,6 +12,8 @@ from torch.utils.checkpoint import checkpoint
 import prproduct as pr
 from prproduct.products import Tempered
 
+pytestmark = pytest.mark.usefixtures("device")
+
 
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_activation_checkpointing_changes_no_gradient(reentrant):

@@ -13,6 +13,8 @@ from torch.nn.utils import parametrizations, parametrize
 import prproduct as pr
 from prproduct.products import PR, P, Product, Tempered
 
+pytestmark = pytest.mark.usefixtures("device")
+
 
 class PlainSubclass(nn.Linear):
     """Keeps torch's forward, and has something of its own."""

@@ -6,6 +6,7 @@ from torch import nn
 from torch.nn.utils import parametrizations
 
 import prproduct as pr
+from prproduct.ops import native
 
 
 class Token(nn.Module):
@@ -93,3 +94,11 @@ def test_a_model_of_one_layer_and_one_without_weights():
         "6",
     ]
     assert str(pr.report(nn.ReLU())).endswith("0 of 0 modules and 0 of 0 weights converted")
+
+
+def test_an_implementation_other_than_the_cpus_kernels_is_named(monkeypatch):
+    model = pr.convert(nn.Linear(3, 2))
+    assert "eager backward" not in str(pr.report(model))
+    monkeypatch.setattr(native, "library", lambda: False)
+    assert str(pr.report(model)).endswith("eager backward on cpu by plain torch")
+    assert "eager backward" not in str(pr.report(nn.Linear(3, 2)))

@@ -15,6 +15,8 @@ import prproduct as pr
 from prproduct import reference
 from prproduct.products import P
 
+pytestmark = pytest.mark.usefixtures("device")
+
 
 class Through(P):
     """The gains of p, but not p itself: takes our own path where p takes torch's."""
@@ -242,7 +244,7 @@ def test_torch_func_compile_and_autocast():
     compiled = torch.compile(copy.deepcopy(ours), fullgraph=True, backend="aot_eager")
     assert_close(run(compiled, x, x, x), run(ours, x, x, x), 1e-12)
     single = ours.float()
-    with torch.autocast("cpu", dtype=torch.bfloat16):
+    with torch.autocast(torch.get_default_device().type, dtype=torch.bfloat16):
         output, _ = single(x.float(), x.float(), x.float())
     assert output.dtype == torch.bfloat16
     output.float().sum().backward()

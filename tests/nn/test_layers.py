@@ -14,6 +14,8 @@ from torch import nn
 import prproduct as pr
 from prproduct.products import PR, Tempered
 
+pytestmark = pytest.mark.usefixtures("device")
+
 LAYERS = [
     ("Linear", (7, 5), {}, (3, 7)),
     ("Linear", (7, 5), {"bias": False}, (2, 3, 7)),
@@ -288,7 +290,7 @@ def test_a_network_that_adds_its_residual_in_place_trains_like_the_literal_one()
                 module._conv_forward = conv2d(module, product)
         net[-1].product = pr.products.resolve("p")
         optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
-        generator = torch.Generator().manual_seed(1)
+        generator = torch.Generator(torch.get_default_device()).manual_seed(1)
         for _ in range(5):
             x = torch.randn(6, 3, 8, 8, generator=generator, dtype=torch.float64)
             loss = nn.functional.cross_entropy(net(x), torch.randint(0, 4, (6,), generator=generator))

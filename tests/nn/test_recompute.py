@@ -8,6 +8,8 @@ from compare import relative_error
 
 import prproduct as pr
 
+pytestmark = pytest.mark.usefixtures("device")
+
 LAYERS = {
     "Linear": (lambda **keywords: pr.nn.Linear(5, 4, **keywords), (6, 5)),
     "Conv2d": (lambda **keywords: pr.nn.Conv2d(3, 4, 3, padding=1, **keywords), (2, 3, 6, 6)),

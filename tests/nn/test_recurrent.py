@@ -14,6 +14,8 @@ from prproduct import reference
 from prproduct.ops.recurrence import Recurrence
 from prproduct.products import P
 
+pytestmark = pytest.mark.usefixtures("device")
+
 KINDS = ["LSTM", "GRU", "RNN"]
 OPTIONS = [
     {},
@@ -342,7 +344,7 @@ def test_layers_and_cells_train_under_autocast(kind):
     ours, cell = getattr(pr.nn, kind)(32, 32, num_layers=2), getattr(pr.nn, f"{kind}Cell")(32, 32)
     x = torch.randn(6, 8, 32)
     exact = run(ours, x)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
+    with torch.autocast(torch.get_default_device().type, dtype=torch.bfloat16):
         half = run(ours, x)
         of_cell = run(cell, x[0])
     assert half[0].dtype == torch.bfloat16
@@ -488,7 +490,7 @@ def test_second_order_gradients_under_autocast_stay_in_the_dtype_of_forward():
     layer, x = pr.nn.LSTM(3, 4), torch.randn(5, 2, 3, requires_grad=True)
     output = layer(x)[0]
     expected = torch.autograd.grad(output.square().sum(), x, retain_graph=True)[0]
-    with torch.autocast("cpu", torch.bfloat16):
+    with torch.autocast(torch.get_default_device().type, torch.bfloat16):
         got = torch.autograd.grad(output.square().sum(), x, create_graph=True)[0]
     assert relative_error(got, expected) <= 1e-5
 

@@ -38,12 +38,14 @@ LAYERS = {
 
 def operands(name, dtype, seed=0):
     op, input_shape, weight_shape, options = LAYERS[name]
-    generator = torch.Generator().manual_seed(seed)
-    x, w = (torch.randn(shape, generator=generator, dtype=dtype) for shape in (input_shape, weight_shape))
-    x, w = x.requires_grad_(), w.requires_grad_()
+    generator = torch.Generator("cpu").manual_seed(seed)
+
+    def random(*shape):
+        return torch.randn(shape, generator=generator, dtype=dtype, device="cpu").to(torch.get_default_device())
+
+    x, w = random(*input_shape).requires_grad_(), random(*weight_shape).requires_grad_()
     outputs = 1 if len(weight_shape) == 1 else weight_shape[0] if "transpose" not in name else 6
-    bias = None if len(weight_shape) == 1 else torch.randn(outputs, generator=generator, dtype=dtype)
-    return op, x, w, bias, options
+    return op, x, w, None if len(weight_shape) == 1 else random(outputs), options
 
 
 def both_gradients(y, tensors, grad):

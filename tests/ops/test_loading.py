@@ -9,6 +9,9 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import torch
+
+from prproduct.ops import native, triton_operators
 
 ROOT = Path(__file__).parents[2]
 STEP = """
@@ -92,3 +95,34 @@ def test_without_a_compiler_the_package_installs_and_says_what_is_missing(tmp_pa
     assert not list((unpacked / "prproduct").glob("_C*"))
     code = f"import sys; sys.path.insert(0, {str(unpacked)!r})" + STEP
     assert run(code).startswith("plain torch | prproduct's C++ kernels cannot be used (it was not built)")
+
+
+def test_a_gpu_without_triton_is_said_once_and_plain_torch_serves(monkeypatch):
+    """There is no such GPU here: the attempt to use it fails as it would with Triton missing."""
+
+    def missing(device):
+        raise ModuleNotFoundError("No module named 'triton'")
+
+    monkeypatch.setattr(triton_operators, "try_on", missing)
+    native.triton_serves.cache_clear()
+    with pytest.warns(UserWarning, match=r"cannot be used on cuda:7 \(No module named 'triton'\): plain torch serves"):
+        assert native.implementation("cuda:7") == "plain torch"
+    assert native.implementation("cuda:7") == "plain torch"  # without another warning, which would be an error
+    native.triton_serves.cache_clear()
+    monkeypatch.setattr(triton_operators, "try_on", lambda device: None)
+    assert native.implementation("cuda:7") == "Triton kernels"
+    assert native.implementation("mps") == native.implementation("meta") == "plain torch"
+    native.triton_serves.cache_clear()
+
+
+def test_running_out_of_memory_at_the_first_kernel_is_torchs_error(monkeypatch):
+    def full(device):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(triton_operators, "try_on", full)
+    native.triton_serves.cache_clear()
+    with pytest.raises(torch.OutOfMemoryError):
+        native.implementation("cuda:7")
+    monkeypatch.setattr(triton_operators, "try_on", lambda device: None)
+    assert native.implementation("cuda:7") == "Triton kernels"  # the next time there may be room
+    native.triton_serves.cache_clear()

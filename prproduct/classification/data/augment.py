@@ -6,6 +6,7 @@ at whichever place and in whichever process the image comes, and nothing has to 
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import numpy as np
@@ -62,7 +63,15 @@ def normalise(images: Tensor, mean: tuple[float, ...], std: tuple[float, ...], l
     >>> normalise(torch.tensor([[[[0, 255]]]], dtype=torch.uint8), (0.5,), (0.5,))
     tensor([[[[-1.,  1.]]]])
     """
-    shape = (1, -1, 1, 1)
-    scale = torch.tensor([1 / (levels * s) for s in std], device=images.device).view(shape)
-    shift = torch.tensor([-m / s for m, s in zip(mean, std, strict=True)], device=images.device).view(shape)
+    scale, shift = _scale_and_shift(mean, std, levels, images.device)
     return images.float().mul_(scale).add_(shift)
+
+
+@functools.cache
+def _scale_and_shift(
+    mean: tuple[float, ...], std: tuple[float, ...], levels: int, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Two constants of a dataset, copied to the device once: a copy would make every step wait for it."""
+    scale = torch.tensor([1 / (levels * s) for s in std], device=device)
+    shift = torch.tensor([-m / s for m, s in zip(mean, std, strict=True)], device=device)
+    return scale.view(1, -1, 1, 1), shift.view(1, -1, 1, 1)

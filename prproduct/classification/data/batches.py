@@ -81,11 +81,11 @@ class TrainingBatches:
         if not 0 <= start_step <= self.steps:
             raise ValueError(f"step {start_step} of {self.steps}")
         device = self._images.device
-        order = self.order(epoch)
+        order = torch.from_numpy(self.order(epoch)).to(device)  # once an epoch: a copy would make every step wait
         augmentation = Augmentation.of_epoch(len(self._images), self.seed, epoch, device) if self.augment else None
         for step in range(start_step, self.steps):
             whole = order[step * self.batch_size : (step + 1) * self.batch_size]
-            indices = torch.from_numpy(_stretch(whole, self.rank, self.world_size)).to(device)
+            indices = whole.tensor_split(self.world_size)[self.rank]
             images = self._images[indices]
             if augmentation:
                 images = augmentation(images, indices)

@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from prproduct.classification.data import Dataset, EvaluationBatches, TrainingBatches, split
 from prproduct.classification.data.augment import Augmentation, normalise
@@ -218,3 +220,31 @@ def test_a_share_that_leaves_nothing_is_one_line(data, share):
 def test_an_unknown_protocol_is_one_line(data):
     with pytest.raises(InputError, match="there are validation, paper"):
         split(data, "test")
+
+
+class Transfers(TorchDispatchMode):
+    """Operations that copy to another device or read a number off it: a GPU would be waited for."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        devices = {t.device for t in tree_leaves((args, result)) if isinstance(t, torch.Tensor)}
+        if len(devices) > 1 or "_local_scalar_dense" in str(func):
+            self.names.append(str(func))
+        return result
+
+
+def test_no_batch_but_the_first_of_an_epoch_waits_for_its_device(data):
+    """The meta device stands for a GPU: data, order and augmentation lie on it."""
+    batches = TrainingBatches(data, torch.arange(100), batch_size=16, seed=0, augment=True, device="meta")
+    with Transfers() as transfers:
+        epoch = batches.epoch(0)
+        first = next(epoch)
+        assert transfers.names  # the order of the epoch, and its augmentation
+        transfers.names.clear()
+        second = next(epoch)
+    assert first.images.device.type == second.images.device.type == "meta"
+    assert not transfers.names
