@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from prproduct.classification.data.progress import download_bars
+from prproduct.classification.data.fetch import download_bars
 from prproduct.classification.training import ClassifierConfig, config_of, train
 from prproduct.lab.hardware import Hardware
 from prproduct.lab.options import (

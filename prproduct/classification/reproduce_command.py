@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from prproduct.classification.data.progress import download_bars
+from prproduct.classification.data.fetch import download_bars
 from prproduct.classification.report import write
 from prproduct.classification.reproduce import jobs
 from prproduct.classification.studies import Choice, configs

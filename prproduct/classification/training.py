@@ -15,10 +15,9 @@ from torch.optim import SGD, Adam, Optimizer
 
 from prproduct.classification import models
 from prproduct.classification.data import Batch, Dataset, EvaluationBatches, TrainingBatches, load, split
-from prproduct.classification.data.dataset import NORMALISATIONS
+from prproduct.classification.data.dataset import NORMALISATIONS, PROTOCOLS
 from prproduct.classification.data.fetch import Report, silent
 from prproduct.classification.data.sources import SOURCES, source
-from prproduct.classification.data.splits import PROTOCOLS
 from prproduct.classification.recipes import Recipe, learning_rate, recipe
 from prproduct.conversion import convert
 from prproduct.lab import checkpoints, runs
