@@ -1,4 +1,4 @@
-"""Training a classifier: `train(config, folder)` makes a run's folder (docs/runs.md)."""
+"""Training a classifier: `train(config, folder)` writes the folder of a run (docs/runs.md)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _is(default: Any, help: str) -> Any:
 
 @dataclass(frozen=True)
 class ClassifierConfig:
-    """All that decides a run's numbers. What is None comes from the network's recipe (docs/classification.md).
+    """Everything that determines the numbers of a run. None means the value of the network's recipe.
 
     >>> ClassifierConfig(arch="resnet110", data="cifar10", epochs=8).recipe.milestones
     (4, 6)
@@ -89,11 +89,11 @@ no-direction-w, pr-w (tempered:0.5 sets its power), or pass a Product
             raise InputError(str(error)) from None
         with torch.device("meta"):
             self.build(channels=1, size=source(self.data).shape[-1], classes=2)
-        _ = self.recipe  # which validates itself
+        _ = self.recipe  # validates itself
 
     @property
     def recipe(self) -> Recipe:
-        """How it is trained: the recipe of its network, and what was given besides."""
+        """The recipe of its network, with the values that were given."""
         found = recipe(self.arch, self.data)
         if self.epochs is not None and self.epochs != found.epochs:
             found = found.scaled(self.epochs)
@@ -101,11 +101,11 @@ no-direction-w, pr-w (tempered:0.5 sets its power), or pass a Product
         return replace(found, **{name: getattr(self, name) for name in names if getattr(self, name) is not None})
 
     def build(self, channels: int, size: int, classes: int) -> nn.Module:
-        """The network under the product; torch's random numbers decide its weights, whatever the product."""
+        """Return the network under the product. Its weights depend on torch's generator, not on the product."""
         return convert(models.build(self.arch, channels, classes, size), self.product)
 
     def identity(self, dataset: Dataset) -> dict[str, Any]:
-        """What config.json says: two runs with the same identity are the same run."""
+        """Return the content of config.json that identifies the run: equal identities give equal numbers."""
         resolved = asdict(self.recipe)
         own = {name: value for name, value in asdict(self).items() if name not in resolved}
         images = {"name": dataset.name, "fingerprint": dataset.fingerprint, "mean": dataset.mean, "std": dataset.std}
@@ -113,7 +113,7 @@ no-direction-w, pr-w (tempered:0.5 sets its power), or pass a Product
 
 
 class Classification:
-    """What the engine trains: a network, its optimizer, its batches, and its errors on held-out and test images."""
+    """The engine's `Task`: a network, its optimizer, its batches, and its errors on validation and test images."""
 
     def __init__(self, config: ClassifierConfig, dataset: Dataset, fabric: Fabric) -> None:
         self.config, self.recipe, self.seed = config, config.recipe, config.seed
@@ -155,13 +155,13 @@ class Classification:
         return learning_rate(self.recipe, epoch)
 
     def sums(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        """The cross-entropy, and the number of wrong answers."""
+        """Return the summed cross-entropy and the number of misclassified images of a batch."""
         logits = model(batch.images.contiguous(memory_format=self._layout)).float()
         wrong = (logits.detach().argmax(1) != batch.labels).sum()
         return {"loss": F.cross_entropy(logits, batch.labels, reduction="sum"), "error": wrong}
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
-        """Mean loss and share of wrong answers, on the validation images if there are some, and on the test images."""
+        """Return mean loss and error rate on the test images, and on the validation images if there are any."""
         found: dict[str, float] = {}
         for name, images in self._judges.items():
             totals = {"loss": 0.0, "error": 0.0}
@@ -172,7 +172,7 @@ class Classification:
         return found
 
     def seconds(self) -> dict[str, float]:
-        """Nothing beside what the engine measures."""
+        """Return no times besides those that the engine measures."""
         return {}
 
 
@@ -189,10 +189,11 @@ def train(
     progress: Silent | None = None,
     report: Report = silent,
 ) -> Path:
-    """Train, and give back the run's folder. With `resume` go on from its last checkpoint, if it is not finished.
+    """Train a classifier and return the folder of its run.
 
-    With `restart` what the folder holds of this run is removed, and it is trained from the start. With several devices,
-    or under `torchrun`, every process calls it; the first one writes.
+    `resume` continues from the last checkpoint, starts a run that is not there, and leaves a finished one as it is.
+    `restart` removes the run's results and trains it from the start. With several devices, or under `torchrun`, every
+    process calls this function; only the first one writes.
     """
     if is_first_process():
         check_writable(Path(folder))
@@ -222,7 +223,7 @@ def train(
 
 
 def config_of(record: runs.Record) -> ClassifierConfig:
-    """The configuration that a run was made with, with everything its recipe gave."""
+    """Return the configuration of a run, with all values of its recipe filled in."""
     path = record.folder / runs.CONFIG
     try:
         if record.config["task"] != "classifier":
@@ -236,7 +237,7 @@ def config_of(record: runs.Record) -> ClassifierConfig:
 
 
 def load_model(folder: str | Path, which: str = "last") -> nn.Module:
-    """The network of a run, in eval mode: of its last checkpoint, or with "selected" of the epoch that was chosen."""
+    """Return the network of a run in eval mode, from its last checkpoint or from that of the "selected" epoch."""
     record = runs.read(folder)
     config = config_of(record)
     place = Path(folder) / runs.CHECKPOINTS

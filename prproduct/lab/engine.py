@@ -169,13 +169,18 @@ class _Loop:
         task, at = self.task, self.at
         self.progress.start("compiling…" if self.settings.compile else "training", self.global_step, self.total)
         while at.epoch * task.steps < self.total:
-            began, samples_before = time.perf_counter(), at.samples
+            began, cpu_began, samples_before = time.perf_counter(), time.thread_time(), at.samples
             self.model.train()
             left = min(task.steps, self.total - at.epoch * task.steps) - at.step
             for batch in islice(task.batches(at.epoch, at.step), left):
                 self.step(batch)
             seconds = time.perf_counter() - began
-            self.end_epoch(seconds, (at.samples - samples_before) / max(seconds, 1e-9))
+            clock = {
+                "train_seconds": seconds,
+                "samples_per_second": (at.samples - samples_before) / max(seconds, 1e-9),
+                "cpu_seconds": time.thread_time() - cpu_began,  # of the main thread; less if others took its core
+            }
+            self.end_epoch(clock)
         self.recorder.add("end", {"step": self.global_step, "last": at.last, "selected": at.best})
 
     def step(self, batch: Batch) -> None:
@@ -211,7 +216,7 @@ class _Loop:
             self.progress.say(line)
             raise Stopped(line)
 
-    def end_epoch(self, seconds: float, samples_per_second: float) -> None:
+    def end_epoch(self, clock: dict[str, float]) -> None:
         """Evaluate, record, choose, and write the checkpoint."""
         task, at = self.task, self.at
         self._end_unless_finite()
@@ -223,12 +228,7 @@ class _Loop:
         here = {"epoch": at.epoch, "step": self.global_step}
         means = {f"train_{name}": total / at.samples for name, total in at.sums.items()}
         rate = task.learning_rate(at.epoch, at.step - 1)
-        clock = {
-            "train_seconds": seconds,
-            "evaluation_seconds": time.perf_counter() - began,
-            "samples_per_second": samples_per_second,
-            **task.seconds(),
-        }
+        clock = {**clock, "evaluation_seconds": time.perf_counter() - began, **task.seconds()}
         at.last = {**here, **means, **judged}
         if task.select_by:
             value, best = at.last[task.select_by], at.best[task.select_by] if at.best else None
