@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -87,8 +88,7 @@ no-direction-w, pr-w (tempered:0.5 sets its power), or pass a Product
             resolve(self.product)
         except ValueError as error:
             raise InputError(str(error)) from None
-        with torch.device("meta"):
-            self.build(channels=1, size=source(self.data).shape[-1], classes=2)
+        _check_network(self.arch, source(self.data).shape[-1])
         _ = self.recipe  # validates itself
 
     @property
@@ -254,6 +254,13 @@ def load_model(folder: str | Path, which: str = "last") -> nn.Module:
     model = config.build(known.shape[0], known.shape[-1], known.classes)
     model.load_state_dict(kept.model)
     return model.eval()
+
+
+@cache
+def _check_network(arch: str, size: int) -> None:
+    """Raise InputError if there is no network of this name for images of this size; nothing is allocated."""
+    with torch.device("meta"):
+        models.build(arch, 1, 2, size)
 
 
 def _summary(folder: str | Path) -> str:

@@ -20,6 +20,7 @@ from prproduct.lab.sweep import Plan, sweep
 from prproduct.lab.sweep.progress import Silent
 
 ray = pytest.importorskip("ray", reason="ray is not installed: pip install 'prproduct[ray]'")
+pytestmark = pytest.mark.slow
 
 PR = replace(SMALL, product="pr")
 
@@ -69,7 +70,7 @@ def test_a_run_whose_worker_was_killed_ends_as_if_nothing_had_happened(cluster, 
 
 
 def test_a_driver_that_is_stopped_leaves_a_checkpoint_and_goes_on(cluster, tmp_path):
-    long = replace(PR, epochs=40)
+    long = replace(PR, epochs=20)
     wanted = [job(tmp_path / "run", long), job(tmp_path / "waits", long)]
     place = tmp_path / "run" / runs.CHECKPOINTS
 
