@@ -80,6 +80,11 @@ def test_a_page_of_real_runs_has_their_numbers(trained, tmp_path, capsys):
     assert runs.read(trained / "p-0").config["data"]["fingerprint"] in page
 
 
+def test_a_training_records_for_how_long_its_main_thread_had_the_cpu(trained):
+    for epoch in runs.read(trained / "p-0").of("epoch"):
+        assert 0 < epoch["time"]["cpu_seconds"] <= epoch["time"]["train_seconds"] + 0.01
+
+
 def test_markdown_of_real_runs_has_the_same_tables(trained, tmp_path):
     report.write([trained], tmp_path / "report.md")
     text = (tmp_path / "report.md").read_text()
