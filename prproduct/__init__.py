@@ -10,7 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from prproduct import functional, nn, products, reference
+    from prproduct import functional, nn, probe, products, reference
     from prproduct.conversion.check import Check, check
     from prproduct.conversion.convert import convert, revert
     from prproduct.conversion.registry import register
@@ -25,6 +25,7 @@ __all__ = [
     "convert",
     "functional",
     "nn",
+    "probe",
     "products",
     "reference",
     "register",
@@ -33,7 +34,7 @@ __all__ = [
 ]
 __version__ = "0.2.0"
 
-_MODULES = {"functional", "nn", "products", "reference"}
+_MODULES = {"functional", "nn", "probe", "products", "reference"}
 _PLACES = {"AngleProbe": "prproduct.probe"}  # of a name; all others are in prproduct.conversion
 
 

@@ -1,7 +1,7 @@
-"""The command line: one table of commands.
+"""The command line: a table of commands, and `main`.
 
-Each command is a function with Typer's annotations in a module of the part that it belongs to. Only the module of the
-command that was asked for is loaded, so that `prproduct bench` does not wait for what the experiments need.
+Each command is a function with Typer's annotations in the module of its subject. Only the module of the given command
+is imported, so that `prproduct bench` does not wait for the imports of the experiments.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from prproduct.lab.errors import InputError
 
 
 class Command(NamedTuple):
-    """Where a command's function is, and what it is for."""
+    """A command: its words, where its function is, and a summary."""
 
-    words: str  # as typed behind `prproduct`; two words for a command in a group
+    words: str  # as typed after `prproduct`; two words for a command in a group
     place: str  # module:function
     summary: str
-    extra: str  # what of prproduct's optional dependencies it needs
+    extra: str  # the optional dependencies that it needs
 
 
 _DATA = "prproduct.classification.data.commands"
@@ -50,7 +50,7 @@ COMMANDS: list[Command] = [
     Command("report", "prproduct.reporting:report", "one page on runs: tables, statistics, curves, angles", "lab"),
     Command("score", "prproduct.captioning.metrics.command:score", "caption metrics as COCO's evaluation", "captions"),
 ]
-GROUPS: dict[str, str] = {  # groups of commands, and what they are for
+GROUPS: dict[str, str] = {  # summaries of the groups of commands
     "data": "Find, fetch, verify and prepare data.",
     "reproduce": "The paper's studies: many runs, a table and a page.",
     "train": "One training, in a run's folder.",
@@ -58,7 +58,7 @@ GROUPS: dict[str, str] = {  # groups of commands, and what they are for
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run the command that the arguments name; what goes wrong by the user's doing is one line on stderr."""
+    """Run a command and exit; an InputError or a missing dependency is one line on stderr and exit status 2."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     asked = next((c for c in COMMANDS if words[: len(c.words.split())] == c.words.split()), None)
     extra = asked.extra if asked else "lab"
@@ -74,20 +74,20 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def app(words: Sequence[str]) -> Any:
-    """The Typer application, with the function of the command that `words` begin with, and the names of the others."""
+    """Return the Typer application: the command that `words` begin with is loaded, the others have only their help."""
     import typer
 
     settings: dict[str, Any] = {
         "no_args_is_help": True,
         "pretty_exceptions_enable": False,
         "add_completion": False,
-        "rich_markup_mode": None,  # its columns leave 20 characters of 80 for the words, and Rich takes 0.2 s to load
+        "rich_markup_mode": None,  # Rich's help has narrow columns, and takes 0.2 s to load
     }
     root = typer.Typer(help="The PR product: experiments, measurements and reports.", **settings)
     groups = {name: typer.Typer(help=summary, **settings) for name, summary in GROUPS.items()}
     for name, group in groups.items():
         root.add_typer(group, name=name)
-    root.callback()(_nothing)  # or Typer takes a single command for the whole application
+    root.callback()(_nothing)  # else Typer takes a single command for the whole application
     for command in COMMANDS:
         *group_name, name = command.words.split()
         asked = list(words[: len(group_name) + 1]) == [*group_name, name]
@@ -102,7 +102,7 @@ def _load(place: str) -> Callable[..., Any]:
 
 
 def _nothing() -> None:
-    """Stands for a command that was not asked for."""
+    """Stands for a command that is not loaded."""
 
 
 def _end(message: str, status: int) -> NoReturn:

@@ -1,4 +1,4 @@
-"""`prproduct report`: one page on runs of any task."""
+"""The command `prproduct report`: one page on runs of any task."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from prproduct.lab.report import files
 from prproduct.lab.report.content import Section
 from prproduct.lab.runs import Record
 
-# The module of each task has TITLE, `check(record)`, and `sections(records)`; only those that are asked for are loaded.
+# The module of each task has TITLE, `check(record)` and `sections(records)`; it is imported if there are such runs.
 TASKS = {"classifier": "prproduct.classification.report", "captioner": "prproduct.captioning.report"}
 
 
@@ -29,7 +29,7 @@ def report(
         typer.Option(help="a folder or zip archive of pictures, for examples of captions", show_default=False),
     ] = None,
 ) -> None:
-    """Tables, statistics, curves and angles of runs, on one page that needs nothing else."""
+    """Write tables, statistics, curves and angles of runs to one self-contained page."""
     target = files.check_target(target)
     found, broken = files.find_all(places)
     if pictures is not None and all(record.config["task"] != "captioner" for record in found):
@@ -47,7 +47,7 @@ def report(
 
 
 def check(record: Record) -> None:
-    """Refuse a run whose files do not hold what the report of its task reads."""
+    """Raise an error for a run whose files do not hold what the report of its task reads."""
     task = record.config["task"]
     if not isinstance(task, str) or task not in TASKS:
         raise InputError(f"{record.folder}: its task is {task!r}; there are reports for {', '.join(TASKS)}")
@@ -55,7 +55,7 @@ def check(record: Record) -> None:
 
 
 def content(records: Sequence[Record], pictures: Path | None = None) -> tuple[str, list[Section]]:
-    """The title and the sections of a report; with several tasks their names stand before the headings."""
+    """Return the title and the sections of a report; with several tasks, headings begin with the task."""
     by_task: dict[str, list[Record]] = {}
     for record in records:
         by_task.setdefault(record.config["task"], []).append(record)

@@ -1,1 +1,1 @@
-"""Image classification: models, data and recipes of the paper's experiments."""
+"""The paper's image classification: networks, data sets, recipes, training, studies and reports."""

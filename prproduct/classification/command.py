@@ -1,4 +1,4 @@
-"""`prproduct train classifier`."""
+"""The command `prproduct train classifier`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from prproduct.classification.data.progress import download_bars
+from prproduct.classification.data.fetch import download_bars
 from prproduct.classification.training import ClassifierConfig, config_of, train
 from prproduct.lab.hardware import Hardware
 from prproduct.lab.options import (
@@ -24,7 +24,7 @@ from prproduct.lab.options import (
 from prproduct.lab.progress import Silent, Terminal
 from prproduct.lab.runs import Record
 
-# torchrun takes --run for an abbreviation of an option of its own, hence the longer name.
+# --run-dir, since torchrun takes --run for an abbreviation of one of its own options.
 Folder = Annotated[
     Path | None,
     typer.Option("--run-dir", "--run", help="the run's folder; runs/DATA-ARCH-PRODUCT-SEED if not given"),
@@ -58,7 +58,7 @@ def classifier(
     quiet: Quiet = False,
 ) -> None:
     """Train an image classifier under a product."""
-    assert run is not None, "_stored gives it"
+    assert run is not None, "_stored sets it"
     progress = Silent() if quiet else Terminal("images")
     with download_bars() as report:
         train(

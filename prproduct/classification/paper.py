@@ -1,4 +1,4 @@
-"""What the paper reports on image classification, as data (ICCV 2019, its Table 1, §1 and appendix A)."""
+"""The numbers that the paper reports on image classification (ICCV 2019, Table 1 and §1)."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Row:
-    """A network of Table 1: test errors in percent, one number each; the paper gives neither seeds nor deviations.
+    """A row of Table 1: test errors in percent, one number each; the paper states neither seeds nor deviations.
 
     >>> round(TABLE_1[0].difference, 2)
     -0.26
     """
 
-    network: str  # as the paper calls it
-    arch: str  # as we do
+    network: str  # its name in the paper
+    arch: str  # its name in `models`
     data: str
     p: float
     pr: float
 
     @property
     def difference(self) -> float:
-        """PR minus P."""
+        """The error under PR minus the error under P."""
         return self.pr - self.p
 
 
@@ -35,8 +35,8 @@ TABLE_1 = (
     Row("WRN-28-10", "wrn-28-10", "cifar100", 19.50, 19.57),
     Row("DenseNet-BC-100-12", "densenet-bc-100-12", "cifar100", 22.88, 22.64),
 )
-# Its averages over the four networks, as its text states them.
+# The averages over the four networks that its text states.
 AVERAGES = {"cifar10": -0.27, "cifar100": -0.16}
-# §1: top-1 accuracy in percent of a 5-layer fully connected network on Fashion-MNIST. The third is given without saying
-# whether ∂/∂x lost its direction part as well, so that both of ours stand beside it.
+# §1: top-1 accuracy in percent of a 5-layer fully connected network on Fashion-MNIST. It does not say whether the
+# third variant removes the direction part of ∂/∂x as well, so its number stands for both of our variants.
 GRADIENT_STUDY = {"p": 88.42, "no-length": 88.32, "no-direction": 38.59, "no-direction-w": 38.59}

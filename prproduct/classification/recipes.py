@@ -1,8 +1,8 @@
-"""How each network is trained: the recipes of the PR paper's experiments, and ours where it gives none.
+"""Training recipes: optimizer, epochs, batch size and learning rates of each network, from the PR paper's code.
 
-They are SGD with momentum 0.9, without Nesterov's, at 0.1, divided at milestones; the first epoch runs at a tenth. The
-learning rate is a pure function of the epoch: a scheduler with a state would have to be resumed, and MultiStepLR, which
-multiplies the rate that it finds, goes on from the first epoch's tenth.
+SGD with momentum 0.9 (without Nesterov) at learning rate 0.1, multiplied by a factor at milestones, and a tenth of it
+in the first epoch. The learning rate is a pure function of the epoch, so that a resumed run needs no scheduler state;
+MultiStepLR, besides, would go on from the first epoch's reduced rate.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ OPTIMIZERS = ("sgd", "adam")
 
 @dataclass(frozen=True)
 class Recipe:
-    """Everything about a training but the network, the data, the product and the seed."""
+    """The settings of a training, without the network, the data, the product and the seed."""
 
     epochs: int
     batch_size: int
@@ -27,9 +27,9 @@ class Recipe:
     learning_rate: float = 0.1
     momentum: float = 0.9  # of SGD
     weight_decay: float = 0.0
-    milestones: tuple[int, ...] = ()  # epochs, counted from 0, from which the rate is multiplied by `decay`
+    milestones: tuple[int, ...] = ()  # epochs, counted from 0, at which the rate is multiplied by `decay`
     decay: float = 0.1
-    first_epoch: float = 1.0  # what the rate of epoch 0 is multiplied by
+    first_epoch: float = 1.0  # factor of the rate of epoch 0
     augment: bool = False
 
     def __post_init__(self) -> None:
@@ -45,7 +45,7 @@ class Recipe:
             raise InputError(f"milestones are {self.milestones}, they must ascend from 1 or later")
 
     def scaled(self, epochs: int) -> Recipe:
-        """The recipe for another number of epochs: the milestones at the same share of the whole, to the nearest epoch.
+        """Return the recipe for another number of epochs, with milestones at the same fractions, to the nearest epoch.
 
         >>> recipe("resnet110", "cifar10").scaled(8).milestones
         (4, 6)
@@ -55,7 +55,7 @@ class Recipe:
 
 
 def learning_rate(recipe: Recipe, epoch: int) -> float:
-    """The learning rate of an epoch, counted from 0.
+    """Return the learning rate of an epoch, counted from 0.
 
     >>> [round(learning_rate(recipe("resnet110", "cifar10"), epoch), 6) for epoch in (0, 1, 80, 81, 121, 122, 163)]
     [0.01, 0.1, 0.1, 0.01, 0.01, 0.001, 0.001]
@@ -66,7 +66,7 @@ def learning_rate(recipe: Recipe, epoch: int) -> float:
     return recipe.learning_rate * recipe.decay**passed * (recipe.first_epoch if epoch == 0 else 1.0)
 
 
-# The paper names none of these numbers; they are those of its author's code (docs/classification.md).
+# The paper states none of these numbers; they are those of its author's code (docs/classification.md).
 _RESIDUAL = Recipe(epochs=164, batch_size=128, weight_decay=1e-4, milestones=(81, 122), first_epoch=0.1)
 PAPER = {
     "resnet": _RESIDUAL,
@@ -74,7 +74,7 @@ PAPER = {
     "wrn": Recipe(epochs=200, batch_size=128, weight_decay=5e-4, milestones=(60, 120, 160), decay=0.2, first_epoch=0.1),
     "densenet-bc": Recipe(epochs=300, batch_size=64, weight_decay=1e-4, milestones=(150, 225), first_epoch=0.1),
 }
-# For the fully connected network the paper names nothing; these are ours.
+# The paper states nothing about the fully connected network; these are our choice.
 MLP = {
     "digits": Recipe(epochs=30, batch_size=32, learning_rate=0.02),
     "fashion-mnist": Recipe(epochs=10, batch_size=128, learning_rate=0.01),
@@ -82,7 +82,7 @@ MLP = {
 
 
 def recipe(arch: str, data: str) -> Recipe:
-    """The default recipe of a network on a data set; only CIFAR's images are augmented, and not for an MLP.
+    """Return the default recipe of a network on a data set. Only CIFAR's images are augmented, and not for an MLP.
 
     >>> recipe("wrn-28-10", "cifar100").weight_decay
     0.0005

@@ -1,33 +1,41 @@
-"""The paper's two studies of classifiers as lists of runs, at three scales.
+"""The paper's two studies of classifiers as lists of runs and as the jobs of a sweep, at three scales.
 
-`gradients` is that of the paper's introduction: what does each part of the gradient do? `cifar` is its Table 1.
+`gradients` is the study of the paper's introduction (what does each part of the gradient do?), `cifar` its Table 1.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+from prproduct.classification.data import load, split
+from prproduct.classification.data.fetch import Report, silent
 from prproduct.classification.data.locate import find
 from prproduct.classification.data.sources import SOURCES, source
-from prproduct.classification.training import ClassifierConfig
+from prproduct.classification.training import ClassifierConfig, train
+from prproduct.lab import runs
 from prproduct.lab.errors import InputError
+from prproduct.lab.hardware import Hardware
+from prproduct.lab.sweep import Job
 
 SCALES = ("quick", "small", "paper")
 
 
 @dataclass(frozen=True)
 class Part:
-    """A network of a study: on which data, under which products, with how many seeds; what is None is the recipe's."""
+    """A network of a study, its data sets, products and number of seeds; epochs=None means those of its recipe."""
 
     arch: str
     data: tuple[str, ...]
     products: tuple[str, ...]
     seeds: int
     epochs: int | None = None
-    angles: int = 0  # steps between two records of the angles
+    angles: int = 0  # record the angles every so many steps; 0: never
 
 
 _FIVE = ("p", "no-length", "no-direction", "r", "pr")
@@ -38,7 +46,7 @@ STUDIES: dict[str, dict[str, tuple[Part, ...]]] = {
     "gradients": {
         "quick": (replace(_MLP, seeds=2, epochs=2),),
         "small": (_MLP,),
-        "paper": (replace(_MLP, seeds=10),),  # the paper tells neither epochs nor seeds: more of the same
+        "paper": (replace(_MLP, seeds=10),),  # the paper states neither epochs nor seeds
     },
     "cifar": {
         "quick": (Part("resnet8", ("cifar10",), _BOTH, seeds=1, epochs=1, angles=88),),
@@ -49,7 +57,7 @@ STUDIES: dict[str, dict[str, tuple[Part, ...]]] = {
         "paper": tuple(Part(net, ("cifar10", "cifar100"), _BOTH, seeds=3, angles=500) for net in _PAPER_NETS),
     },
 }
-# Where Fashion-MNIST is not at hand, nobody who wants a quick look waits for a download; an epoch there has 41 steps.
+# The quick study without Fashion-MNIST on disk, so that a first look needs no download; an epoch has 41 steps.
 _WITHOUT_DOWNLOAD = replace(_MLP, data=("digits",), seeds=2, angles=10)
 
 
@@ -59,7 +67,7 @@ def _is(default: Any, help: str) -> Any:
 
 @dataclass(frozen=True)
 class Choice:
-    """Which runs of a study: its scale, and what is to be other than the scale says.
+    """Options of `prproduct reproduce`: the scale of a study, and settings that replace those of the scale.
 
     >>> Choice(scale="huge")
     Traceback (most recent call last):
@@ -90,7 +98,7 @@ class Choice:
 
 
 def parts(study: str, choice: Choice, data_dir: Path | None = None) -> list[Part]:
-    """The networks of a study, with what was chosen; another network takes its scale's first one's settings.
+    """Return the networks of a study with the options applied; others than the scale's get those of its first.
 
     >>> [(part.arch, part.seeds, part.epochs) for part in parts("cifar", Choice(scale="small"))]
     [('resnet8', 3, 8), ('densenet-bc-16-12', 1, 2)]
@@ -114,7 +122,7 @@ def parts(study: str, choice: Choice, data_dir: Path | None = None) -> list[Part
 
 
 def configs(study: str, choice: Choice, data_dir: Path | None = None) -> list[ClassifierConfig]:
-    """The runs of a study, all products of a seed before the next seed: pairs are complete as early as can be.
+    """Return the configurations of a study, all products of a seed before the next seed, so that pairs complete early.
 
     >>> [(run.product, run.seed) for run in configs("cifar", Choice(scale="small", arch=("resnet8",), seeds=2))]
     [('p', 0), ('pr', 0), ('p', 1), ('pr', 1)]
@@ -127,3 +135,37 @@ def configs(study: str, choice: Choice, data_dir: Path | None = None) -> list[Cl
         for part in parts(study, choice, data_dir)
         for data, seed, name in product(part.data, range(part.seeds), part.products)
     ]
+
+
+def run_folder(config: ClassifierConfig) -> Path:
+    """Return the folder of a run, relative to that of its study.
+
+    >>> print(run_folder(ClassifierConfig(product="tempered:0.5", seed=3)))
+    digits/mlp/tempered-0.5/seed-3
+    """
+    return Path(config.data, config.arch, config.product.replace(":", "-"), f"seed-{config.seed}")
+
+
+def jobs(
+    configs: Sequence[ClassifierConfig],
+    folder: Path,
+    *,
+    accelerator: str = "auto",
+    data_dir: Path | None = None,
+    report: Report = silent,
+) -> list[Job]:
+    """Return a job for each configuration, with absolute paths, since workers may run in another folder.
+
+    Data sets are downloaded and verified here, once. InputError if a folder holds a run of another configuration.
+    """
+    hardware, place = Hardware(accelerator=accelerator), data_dir.absolute() if data_dir else None
+    wanted = dict.fromkeys((config.data, config.normalisation) for config in configs)
+    datasets = {key: load(key[0], place, normalisation=key[1], report=report) for key in wanted}
+    found = []
+    for config in configs:
+        dataset, target = datasets[config.data, config.normalisation], folder.absolute() / run_folder(config)
+        runs.refuse_another(target, config.identity(dataset))
+        steps = math.ceil(len(split(dataset, config.protocol).train) / config.recipe.batch_size)
+        call = partial(train, config, target, resume=True, hardware=hardware, data_dir=place)
+        found.append(Job(str(run_folder(config)), target, call, config.recipe.epochs * steps))
+    return found

@@ -1,9 +1,10 @@
-"""Training a classifier: `train(config, folder)` makes a run's folder (docs/runs.md)."""
+"""Training a classifier: `train(config, folder)` writes the folder of a run (docs/runs.md)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,9 @@ from torch.optim import SGD, Adam, Optimizer
 
 from prproduct.classification import models
 from prproduct.classification.data import Batch, Dataset, EvaluationBatches, TrainingBatches, load, split
-from prproduct.classification.data.dataset import NORMALISATIONS
+from prproduct.classification.data.dataset import NORMALISATIONS, PROTOCOLS
 from prproduct.classification.data.fetch import Report, silent
 from prproduct.classification.data.sources import SOURCES, source
-from prproduct.classification.data.splits import PROTOCOLS
 from prproduct.classification.recipes import Recipe, learning_rate, recipe
 from prproduct.conversion import convert
 from prproduct.lab import checkpoints, runs
@@ -39,7 +39,7 @@ def _is(default: Any, help: str) -> Any:
 
 @dataclass(frozen=True)
 class ClassifierConfig:
-    """All that decides a run's numbers. What is None comes from the network's recipe (docs/classification.md).
+    """Everything that determines the numbers of a run. None means the value of the network's recipe.
 
     >>> ClassifierConfig(arch="resnet110", data="cifar10", epochs=8).recipe.milestones
     (4, 6)
@@ -88,13 +88,12 @@ no-direction-w, pr-w (tempered:0.5 sets its power), or pass a Product
             resolve(self.product)
         except ValueError as error:
             raise InputError(str(error)) from None
-        with torch.device("meta"):
-            self.build(channels=1, size=source(self.data).shape[-1], classes=2)
-        _ = self.recipe  # which validates itself
+        _check_network(self.arch, source(self.data).shape[-1])
+        _ = self.recipe  # validates itself
 
     @property
     def recipe(self) -> Recipe:
-        """How it is trained: the recipe of its network, and what was given besides."""
+        """The recipe of its network, with the values that were given."""
         found = recipe(self.arch, self.data)
         if self.epochs is not None and self.epochs != found.epochs:
             found = found.scaled(self.epochs)
@@ -102,11 +101,11 @@ no-direction-w, pr-w (tempered:0.5 sets its power), or pass a Product
         return replace(found, **{name: getattr(self, name) for name in names if getattr(self, name) is not None})
 
     def build(self, channels: int, size: int, classes: int) -> nn.Module:
-        """The network under the product; torch's random numbers decide its weights, whatever the product."""
+        """Return the network under the product. Its weights depend on torch's generator, not on the product."""
         return convert(models.build(self.arch, channels, classes, size), self.product)
 
     def identity(self, dataset: Dataset) -> dict[str, Any]:
-        """What config.json says: two runs with the same identity are the same run."""
+        """Return the content of config.json that identifies the run: equal identities give equal numbers."""
         resolved = asdict(self.recipe)
         own = {name: value for name, value in asdict(self).items() if name not in resolved}
         images = {"name": dataset.name, "fingerprint": dataset.fingerprint, "mean": dataset.mean, "std": dataset.std}
@@ -114,7 +113,7 @@ no-direction-w, pr-w (tempered:0.5 sets its power), or pass a Product
 
 
 class Classification:
-    """What the engine trains: a network, its optimizer, its batches, and its errors on held-out and test images."""
+    """The engine's `Task`: a network, its optimizer, its batches, and its errors on validation and test images."""
 
     def __init__(self, config: ClassifierConfig, dataset: Dataset, fabric: Fabric) -> None:
         self.config, self.recipe, self.seed = config, config.recipe, config.seed
@@ -156,13 +155,13 @@ class Classification:
         return learning_rate(self.recipe, epoch)
 
     def sums(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        """The cross-entropy, and the number of wrong answers."""
+        """Return the summed cross-entropy and the number of misclassified images of a batch."""
         logits = model(batch.images.contiguous(memory_format=self._layout)).float()
         wrong = (logits.detach().argmax(1) != batch.labels).sum()
         return {"loss": F.cross_entropy(logits, batch.labels, reduction="sum"), "error": wrong}
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
-        """Mean loss and share of wrong answers, on the validation images if there are some, and on the test images."""
+        """Return mean loss and error rate on the test images, and on the validation images if there are any."""
         found: dict[str, float] = {}
         for name, images in self._judges.items():
             totals = {"loss": 0.0, "error": 0.0}
@@ -173,7 +172,7 @@ class Classification:
         return found
 
     def seconds(self) -> dict[str, float]:
-        """Nothing beside what the engine measures."""
+        """Return no times besides those that the engine measures."""
         return {}
 
 
@@ -190,10 +189,11 @@ def train(
     progress: Silent | None = None,
     report: Report = silent,
 ) -> Path:
-    """Train, and give back the run's folder. With `resume` go on from its last checkpoint, if it is not finished.
+    """Train a classifier and return the folder of its run.
 
-    With `restart` what the folder holds of this run is removed, and it is trained from the start. With several devices,
-    or under `torchrun`, every process calls it; the first one writes.
+    `resume` continues from the last checkpoint, starts a run that is not there, and leaves a finished one as it is.
+    `restart` removes the run's results and trains it from the start. With several devices, or under `torchrun`, every
+    process calls this function; only the first one writes.
     """
     if is_first_process():
         check_writable(Path(folder))
@@ -223,7 +223,7 @@ def train(
 
 
 def config_of(record: runs.Record) -> ClassifierConfig:
-    """The configuration that a run was made with, with everything its recipe gave."""
+    """Return the configuration of a run, with all values of its recipe filled in."""
     path = record.folder / runs.CONFIG
     try:
         if record.config["task"] != "classifier":
@@ -237,7 +237,7 @@ def config_of(record: runs.Record) -> ClassifierConfig:
 
 
 def load_model(folder: str | Path, which: str = "last") -> nn.Module:
-    """The network of a run, in eval mode: of its last checkpoint, or with "selected" of the epoch that was chosen."""
+    """Return the network of a run in eval mode, from its last checkpoint or from that of the "selected" epoch."""
     record = runs.read(folder)
     config = config_of(record)
     place = Path(folder) / runs.CHECKPOINTS
@@ -254,6 +254,13 @@ def load_model(folder: str | Path, which: str = "last") -> nn.Module:
     model = config.build(known.shape[0], known.shape[-1], known.classes)
     model.load_state_dict(kept.model)
     return model.eval()
+
+
+@cache
+def _check_network(arch: str, size: int) -> None:
+    """Raise InputError if there is no network of this name for images of this size; nothing is allocated."""
+    with torch.device("meta"):
+        models.build(arch, 1, 2, size)
 
 
 def _summary(folder: str | Path) -> str:

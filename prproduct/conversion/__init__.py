@@ -1,4 +1,4 @@
-"""A whole model under a product, and back: what is converted, what is left and why, and what it does to a batch."""
+"""A whole model under a product and back, a report on its layers, and a check on one batch."""
 
 from prproduct.conversion.check import Check, check
 from prproduct.conversion.convert import convert, revert

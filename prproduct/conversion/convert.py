@@ -1,4 +1,4 @@
-"""In place: every layer that prproduct knows under a product, and every converted layer back in torch's own class."""
+"""`convert` puts the layers of a model under a product, in place; `revert` restores torch's own classes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from torch import nn
 from torch.nn.parameter import is_lazy
@@ -19,10 +19,11 @@ from prproduct.products import Product, resolve
 
 Model = TypeVar("Model", bound=nn.Module)
 Filter = Callable[[nn.Module, str], bool]
-Verdicts = dict[str, tuple[nn.Module, Layer | str]]
+Verdicts = dict[str, tuple[nn.Module, Layer | str]]  # {name: (module, its converted class or why it has none)}
+Classes = list[tuple[nn.Module, type[nn.Module], dict[str, Any]]]
 
-
-OWN = ("product", "product_memory")  # what a converted layer has of its own
+OWN = ("product", "product_memory")  # the attributes that a converted layer has in addition
+_LARGE_PART = 0.25
 
 
 def convert(
@@ -32,15 +33,15 @@ def convert(
     filter_fn: Filter | None = None,
     memory: Memory | None = None,
 ) -> Model:
-    """Put the layers of a model, or one layer, under a product: in place, and returned.
+    """Put the layers of a model, or one layer, under a product, in place, and return the model.
 
-    Parameters, buffers, hooks, flags, names and state_dict stay the very same, so an optimizer built before goes on
-    working. `filter_fn(layer, name)` chooses among the layers that can be converted; call again for other layers and
-    other products. `report` shows what was done.
+    Parameters, buffers, hooks, flags, names and state_dict stay the same objects, so that an existing optimizer remains
+    valid. `filter_fn(layer, name)` selects among the layers that can be converted; call again for other layers and
+    other products. `report` shows the result.
 
-    A layer that is converted for the first time gets the product "pr" and memory="save" where nothing else is given;
-    a converted one keeps what is not given. Backward needs each layer's output: "save" keeps it, which takes no new
-    memory where the next layer keeps it too; "recompute" does not, and computes it again.
+    The defaults are product="pr" and memory="save"; a layer that is converted already keeps what is not given. Backward
+    needs each layer's output: "save" saves it, which takes no new memory if the next layer saves it too; "recompute"
+    computes it again.
 
     >>> import torch, prproduct as pr
     >>> model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 2))
@@ -69,7 +70,7 @@ def convert(
             own["product"] = product or own.get("product") or resolve("pr")
             if memory is not None:
                 own["product_memory"] = memory
-            if own.get("product_memory") == "save":  # as it is by default
+            if own.get("product_memory") == "save":  # the default
                 del own["product_memory"]
         own_values = any(not layer.product.has_native_forward for layer in _product_layers(module))
         for encoder in module.modules() if own_values else ():
@@ -83,14 +84,14 @@ def _product_layers(module: nn.Module) -> Iterator[ProductLayer]:
 
 
 def _warn_of_unknown_weights(verdicts: Verdicts) -> None:
-    """Says so where a large part of a model's matrices belongs to layer types that prproduct does not know.
+    """Warn if more than a quarter of a model's matrices belong to layer types that prproduct does not know.
 
-    Mixture-of-experts layers, for example, hold all experts in one parameter and multiply it by `bmm`.
+    Mixture-of-experts layers, for example, hold all experts in one parameter that they multiply by `bmm`.
     """
     known = unknown = 0
     largest: tuple[int, str] = (0, "")
     for name, (layer, target) in verdicts.items():
-        if "parametrizations" in name.split("."):  # parts of a layer
+        if "parametrizations" in name.split("."):  # counted with their layer
             continue
         size = sum(p.numel() for p in layer.parameters(recurse=False) if not is_lazy(p) and p.dim() > 1)
         if not isinstance(target, str):
@@ -106,11 +107,8 @@ def _warn_of_unknown_weights(verdicts: Verdicts) -> None:
         )
 
 
-_LARGE_PART = 0.25
-
-
 def revert(module: Model) -> Model:
-    """Give every converted layer its torch class back, in place, and return the model.
+    """Restore the torch class of every converted layer, in place, and return the model.
 
     >>> import torch, prproduct as pr
     >>> pr.revert(pr.convert(torch.nn.Linear(8, 16)))
@@ -129,7 +127,7 @@ def revert(module: Model) -> Model:
 
 
 def verdicts_of(module: nn.Module) -> Verdicts:
-    """Each module under its first name, with the class it would become or the reason why it stays."""
+    """Return {name: (module, class it would become, or the reason why it is not converted)}, by first names."""
     held = holding_attentions(module)
     unused = "its attention takes the weights and never calls it"
     return {
@@ -138,7 +136,7 @@ def verdicts_of(module: nn.Module) -> Verdicts:
 
 
 def holding_attentions(module: nn.Module) -> dict[int, nn.MultiheadAttention]:
-    """By the id of its out_proj, each attention that takes the weights of it: not one with a forward of its own."""
+    """Return {id(out_proj): attention} of each attention that uses its out_proj's weight without calling it."""
     attentions = [m for m in module.modules() if isinstance(m, nn.MultiheadAttention)]
     native = nn.MultiheadAttention.forward
     return {
@@ -156,23 +154,33 @@ def _why_nothing(module: nn.Module, verdicts: Verdicts, possible: int) -> str:
 
 
 def require_module(module: object, function: str) -> None:
-    """Refuse what is no layer and no model."""
+    """Raise TypeError for anything but a module."""
     if isinstance(module, type):
         raise TypeError(f"{function} takes a layer or a model, not the class {module.__name__}: make one of it first")
     if not isinstance(module, nn.Module):
         raise TypeError(f"{function} takes a torch.nn.Module, not {type(module).__name__}")
 
 
+def classes_of(module: nn.Module) -> Classes:
+    """Return every module with its class and its product."""
+    return [(m, type(m), {key: vars(m)[key] for key in vars(m).keys() & set(OWN)}) for m in module.modules()]
+
+
+def set_classes(classes: Classes) -> None:
+    """Restore what `classes_of` returned."""
+    for m, cls, own in classes:
+        m.__class__ = cls
+        for name in OWN:
+            vars(m).pop(name, None)
+        vars(m).update(own)
+
+
 @contextmanager
 def _all_or_nothing(module: nn.Module) -> Iterator[None]:
-    """If a step fails, all modules get back the class and the product that they had."""
-    before = [(m, type(m), {key: vars(m)[key] for key in vars(m).keys() & set(OWN)}) for m in module.modules()]
+    """Restore all classes and products if the context raises an error."""
+    before = classes_of(module)
     try:
         yield
     except BaseException:
-        for m, cls, own in before:
-            m.__class__ = cls
-            for name in OWN:
-                vars(m).pop(name, None)
-            vars(m).update(own)
+        set_classes(before)
         raise

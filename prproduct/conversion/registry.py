@@ -1,8 +1,8 @@
-"""Which class a layer becomes under a product, which it was before, and why some layers stay as they are.
+"""Which class a layer gets under a product, which it had before, and why some layers are not converted.
 
-A layer is converted by changing its `__class__`: Parameters, hooks, flags and names stay the very same objects. A layer
-of exactly a known type becomes the class registered for it. A subclass that keeps the known type's forward, or only
-prepares the input for it, becomes a class made here that has both for bases.
+A layer is converted by setting its `__class__`: Parameters, hooks, flags and names stay the same objects. A layer of
+exactly a known type gets the class registered for it. A subclass that keeps the known type's forward, or only prepares
+the input for it, gets a class made here that inherits from both.
 """
 
 from __future__ import annotations
@@ -33,15 +33,16 @@ _UNFUSED: dict[Layer, Layer] = {
     nn.TransformerEncoder: UnfusedEncoder,
 }
 _DERIVED: dict[tuple[Layer, ...], Layer] = {}
-# What a class made here was made from. Its own, not inherited: looked up in vars().
+# The attribute with the class that a class made here was made from; looked up in vars(), so that it is not inherited.
 _NATIVE = "_prproduct_native_class"
 
 
 def register(layer: Layer | str) -> Callable[[Rule], Rule]:
-    """Teach `convert` a layer type: the decorated class becomes the layer's, under a product.
+    """Register the class that `convert` gives to layers of a type.
 
-    It derives from `prproduct.nn.ProductLayer` and has a forward that uses `self.product`; everything else stays the
-    layer's own. A type may be named by a string, "package.module.Class", so that its package need not be imported.
+    The decorated class derives from `prproduct.nn.ProductLayer` and defines a forward that uses `self.product`;
+    everything else is inherited from the layer's own class. A type may be given as a string, "package.module.Class",
+    so that its package need not be imported.
 
     >>> import torch, prproduct as pr
     >>> class Scaled(torch.nn.Linear):
@@ -74,7 +75,7 @@ def register(layer: Layer | str) -> Callable[[Rule], Rule]:
 
 
 def converted_class(module: nn.Module) -> Layer | str:
-    """The class that this layer becomes under a product, or the reason why it stays as it is."""
+    """Return the class of this layer under a product, or the reason why it is not converted."""
     if isinstance(module, ProductLayer):
         return type(module)
     found = _known(_plain_class(module))
@@ -93,7 +94,7 @@ def converted_class(module: nn.Module) -> Layer | str:
 
 
 def native_class(module: nn.Module) -> Layer:
-    """The class that a converted layer had before, or would have had."""
+    """Return the class that a converted layer had before its conversion."""
     cls = type(module)
     if not parametrize.is_parametrized(module):
         return _native(cls)
@@ -104,7 +105,7 @@ def native_class(module: nn.Module) -> Layer:
 
 
 def unfused_class(cls: Layer) -> Layer | None:
-    """For torch's encoder, which may compute without calling its layers: the class that calls them where it must."""
+    """Return, for torch's encoder and its layer, the subclass without the fused kernel that bypasses their layers."""
     for fused, unfused in _UNFUSED.items():
         if issubclass(cls, fused) and not issubclass(cls, unfused):
             return unfused if cls is fused else _derived(cls, unfused, cls)
@@ -112,12 +113,12 @@ def unfused_class(cls: Layer) -> Layer | None:
 
 
 def _plain_class(module: nn.Module) -> Layer:
-    """The class, without what torch.nn.utils.parametrize puts on top."""
+    """Return the class of a module, without the subclass that torch.nn.utils.parametrize makes."""
     return type(module).__bases__[0] if parametrize.is_parametrized(module) else type(module)
 
 
 def _known(cls: Layer) -> Layer | None:
-    """The nearest class of which cls is a kind, and which is registered."""
+    """Return the nearest registered base class of `cls`, or None."""
     return next((base for base in cls.__mro__ if base in _BY_TYPE or _full_name(base) in _BY_NAME), None)
 
 
@@ -126,13 +127,13 @@ def _full_name(cls: type) -> str:
 
 
 def _exact(known: Layer) -> Layer:
-    """What a layer of exactly this registered type becomes."""
+    """Return the class of a layer of exactly this registered type."""
     rule = _BY_TYPE.get(known) or _BY_NAME[_full_name(known)]
     return rule if issubclass(rule, known) else _derived(known, rule, known)
 
 
 def _mixed(cls: Layer, known: Layer) -> Layer | str:
-    """What a layer of cls becomes, by the rule for the class it derives from; a reason if the rule would miss it."""
+    """Return the class for a subclass `cls` of `known`, or a reason if its own forward would bypass the product."""
     ours = _exact(known)
     if cls is known:
         return ours
@@ -146,7 +147,7 @@ def _mixed(cls: Layer, known: Layer) -> Layer | str:
 
 
 def _derived(native: Layer, *bases: Layer) -> Layer:
-    """The class with these bases that looks like `native`, shows its product, and survives pickle and deepcopy."""
+    """Return a class with these bases that looks like `native`, shows its product, and can be pickled and copied."""
     if bases in _DERIVED:
         return _DERIVED[bases]
 
@@ -167,7 +168,7 @@ def _derived(native: Layer, *bases: Layer) -> Layer:
 
 
 def _blank(native: Layer) -> nn.Module:
-    """An empty layer of the class derived from `native`: what pickle and deepcopy fill."""
+    """Return an empty layer of the class derived from `native`, for pickle and deepcopy to fill."""
     known = _known(native)
     cls = unfused_class(native) if known is None else _mixed(native, known)
     if cls is None or isinstance(cls, str):
@@ -176,7 +177,7 @@ def _blank(native: Layer) -> nn.Module:
 
 
 def _parametrized_like(cls: Layer, base: Layer) -> Layer:
-    """The class that torch would have made, had it parametrized a layer of `base` instead."""
+    """Return the class that torch would have made by parametrizing a layer of class `base`."""
     namespace = {key: value for key, value in vars(cls).items() if key not in ("__dict__", "__weakref__", _NATIVE)}
     name = f"Parametrized{base.__name__}"
     namespace |= {"__qualname__": name, _NATIVE: cls}
@@ -200,14 +201,18 @@ def _native(cls: Layer) -> Layer:
 
 
 def _computing(ours: Layer, known: Layer) -> set[str]:
-    """The methods by which a converted layer computes: whoever overrides one of these may miss the product."""
+    """Return the methods that a converted layer computes by; a subclass that overrides one may bypass the product."""
     own = (base for base in ours.__mro__ if base not in known.__mro__ and base is not ProductLayer)
     names = {name for base in own for name in vars(base) if not name.startswith("__")}
     return {"forward", "__call__", *names} - {"extra_repr", _NATIVE}
 
 
 def _only_prepares(base: Layer, between: tuple[type, ...], ours: Layer, known: Layer) -> bool:
-    """Whether a class overrides forward alone, hands over to super().forward in it, and multiplies nothing itself."""
+    """Return True if a class overrides only forward, calls super().forward in it, and multiplies no weights itself.
+
+    Judged by the names in its code: running the forward needs an input of unknown shape, and its source may be absent.
+    A name that may hide a multiplication (`weight`, `matmul`, `getattr`, …) means no; then pr.register is asked for.
+    """
     if vars(base).keys() & _computing(ours, known) != {"forward"}:
         return False
     names = set(_names_used(base.forward, between))
@@ -223,10 +228,10 @@ _MULTIPLYING = {"linear", "bilinear", "matmul", "mm", "bmm", "mv", "einsum", "te
 
 
 def _names_used(function: Any, between: tuple[type, ...], seen: frozenset[str] = frozenset()) -> Iterator[str]:
-    """The names in a method's code, and in that of the methods beside it which it may call."""
+    """Yield the names in a method's code, and in the code of methods of the classes `between` that it may call."""
     codes = [function.__code__] if isinstance(function, types.FunctionType) else []
     if not codes:
-        yield "getattr"  # a builtin, a partial, a scripted method: it may do anything
+        yield "getattr"  # a builtin, partial or scripted method has no code to look at
     while codes:
         code = codes.pop()
         codes += [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
@@ -240,13 +245,15 @@ def _names_used(function: Any, between: tuple[type, ...], seen: frozenset[str] =
 
 
 def _obstacle(module: nn.Module) -> str:
-    """Why a layer of a known type cannot be converted, or nothing."""
+    """Return why a layer of a known type cannot be converted, or ""."""
     if "forward" in vars(module):
         return "its forward was replaced on the instance: convert first, then let others wrap it"
     if hasattr(module, "product"):
         return "it has an attribute `product` of its own"
     for weight in module.parameters():
         kind = type(weight)
+        if weight.layout is not torch.strided or kind.__module__.startswith("torch.sparse"):
+            return f"sparse weights ({str(weight.layout).removeprefix('torch.')}): make them dense first"
         if weight.is_complex():
             return "complex weights have no angle of this kind"
         if not weight.is_floating_point() or not kind.__module__.startswith("torch."):
@@ -279,6 +286,6 @@ def _why_unknown(module: nn.Module) -> str:
 
 
 def is_quantized(module: nn.Module) -> bool:
-    """Whether it is one of torch's quantized layers, which hold their weights in a form of their own."""
+    """Return True for torch's quantized layers, which pack their weights."""
     name = type(module).__module__
     return name.startswith(("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized")) and hasattr(module, "weight")

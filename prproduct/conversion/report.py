@@ -1,4 +1,4 @@
-"""What of a model is under a product, what is not, and why."""
+"""`report`: which layers of a model are under which product, and why the others are not."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from prproduct.ops import native
 
 @dataclass(frozen=True)
 class Row:
-    """One module that holds weights; `product` is None where it was left, and `why` says why."""
+    """One module with weights; if `product` is None it is not converted, and `why` is the reason."""
 
     name: str
     type: str
@@ -27,25 +27,25 @@ class Row:
 
     @property
     def state(self) -> str:
-        """As the table shows it."""
+        """The text of the column `state`."""
         return f"left: {self.why}" if self.product is None else ", ".join(filter(None, (self.product, self.why)))
 
 
 @dataclass(frozen=True)
 class Report:
-    """A row for every module that holds weights; `str` is the table, a row's fields are the data."""
+    """A row for every module with weights; `str` is a table."""
 
     rows: tuple[Row, ...]
     gradients_by: dict[str, str] = field(default_factory=dict)  # what runs in eager mode, by device
 
     @property
     def converted(self) -> tuple[Row, ...]:
-        """The modules under a product."""
+        """The rows of modules under a product."""
         return tuple(row for row in self.rows if row.product is not None)
 
     @property
     def left(self) -> tuple[Row, ...]:
-        """The modules that stayed as they were."""
+        """The rows of modules that are not converted."""
         return tuple(row for row in self.rows if row.product is None)
 
     def __str__(self) -> str:
@@ -63,7 +63,7 @@ class Report:
 
 
 def report(module: nn.Module) -> Report:
-    """List every module that holds weights: under which product it is, or why it was left.
+    """Return a row for every module with weights: its product, or why it is not converted.
 
     >>> import torch, prproduct as pr
     >>> model = torch.nn.Sequential(torch.nn.Embedding(10, 8), torch.nn.Linear(8, 2))
@@ -81,7 +81,7 @@ def report(module: nn.Module) -> Report:
 
 
 def own_parameters(module: nn.Module) -> Iterator[tuple[str, str, list[Tensor]]]:
-    """Name, type and parameters of every module with parameters of its own; a parametrized layer's count as its own."""
+    """Yield name, type and parameters of every module with parameters, including those of its parametrizations."""
     inner = {id(m) for layer in module.modules() for m in _parametrizations(layer)}
     for name, layer in module.named_modules():
         holders = (layer, *_parametrizations(layer))
@@ -112,12 +112,12 @@ def _rows(module: nn.Module) -> Iterator[Row]:
 
 
 def _parametrizations(layer: nn.Module) -> Iterable[nn.Module]:
-    """The modules by which torch.nn.utils.parametrize computes the layer's weights: part of it, not layers."""
+    """Return the modules by which torch.nn.utils.parametrize computes the layer's weights."""
     return layer.get_submodule("parametrizations").modules() if parametrize.is_parametrized(layer) else ()
 
 
 def table(headings: Sequence[str], lines: Iterable[Sequence[str]], numbers: int) -> str:
-    """Aligned columns, the last `numbers` of them to the right."""
+    """Return aligned columns, the last `numbers` of them right-aligned."""
     every = [headings, *lines]
     widths = [max(len(line[column]) for line in every) for column in range(len(headings))]
     left = len(headings) - numbers

@@ -1,1 +1,1 @@
-"""What the experiments share."""
+"""What classification and captioning share: the training loop, run folders, sweeps, reports and options."""

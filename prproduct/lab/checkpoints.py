@@ -1,12 +1,11 @@
-"""Checkpoints: folders that appear whole or not at all, of safetensors and JSON; nothing in them is unpickled.
+"""Checkpoints: folders of safetensors and JSON, written atomically; nothing in them is unpickled.
 
     checkpoints/step-00001200/model.safetensors       weights and buffers
                               optimizer.safetensors   the tensors of the optimizer's state
                               state.json              everything else, and the sizes and sha256 of all three
 
-A checkpoint is written under a name that begins with a dot, brought to the disk, and renamed; one that is thrown away
-is renamed before it is removed. So whatever has the name of a checkpoint is a whole one, unless somebody changed it,
-which the checksums tell.
+A checkpoint is written under a name that begins with a dot, fsynced, and renamed; one that is deleted is renamed first.
+So a folder with the name of a checkpoint is complete, and its checksums reveal later changes.
 """
 
 from __future__ import annotations
@@ -37,20 +36,20 @@ _LARGEST = 64 << 30  # bytes of a file of tensors
 
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """Everything that a training needs to go on."""
+    """Everything that a training needs to continue."""
 
     model: dict[str, Tensor]
-    optimizer: dict[str, Tensor]  # as `pack_optimizer` gives them
+    optimizer: dict[str, Tensor]  # as `pack_optimizer` returns them
     state: dict[str, Any]  # JSON: position, sums, the optimizer's numbers; under "run" the identity of its run
 
 
 def save(folder: Path, step: int, checkpoint: Checkpoint, keep: Collection[int] = ()) -> Path:
-    """Write the checkpoint of a step, then throw away all others but those of the steps in `keep`."""
+    """Write the checkpoint of a step, then delete all others but those of the steps in `keep`; return its folder."""
     target, temporary = folder / f"step-{step:08d}", folder / f".writing-step-{step:08d}"
     with writing(folder):
         folder.mkdir(exist_ok=True)
         clear(folder)
-        if target.exists():  # of this very step: written before the run was resumed from an earlier one
+        if target.exists():  # written before the run was resumed from an earlier step
             _remove(target)
         temporary.mkdir()
         files = {_MODEL: _serialised(checkpoint.model), _OPTIMIZER: _serialised(checkpoint.optimizer)}
@@ -71,7 +70,7 @@ def save(folder: Path, step: int, checkpoint: Checkpoint, keep: Collection[int] 
 
 
 def steps(folder: Path) -> list[int]:
-    """The steps of which there are checkpoints, ascending.
+    """Return the steps that have checkpoints, ascending.
 
     >>> steps(Path("/nowhere"))
     []
@@ -81,7 +80,7 @@ def steps(folder: Path) -> list[int]:
 
 
 def load(folder: Path, step: int, identity: Mapping[str, Any] | None = None) -> Checkpoint:
-    """Read a checkpoint; one that is not as it was written, or of another run than `identity`, is refused and named."""
+    """Read a checkpoint; InputError if it was changed or belongs to a run of another identity."""
     path = folder / f"step-{step:08d}"
     whole = read_json(path / _STATE, most=256 << 20)
     state, sums, sizes = whole.get("state"), whole.get("sha256"), whole.get("bytes", {})
@@ -95,13 +94,13 @@ def load(folder: Path, step: int, identity: Mapping[str, Any] | None = None) -> 
 
 
 def clear(folder: Path) -> None:
-    """Remove what was being written or removed when a process was stopped."""
+    """Delete checkpoints that were being written or deleted when a process was stopped."""
     for path in folder.glob(".*-step-*"):
         shutil.rmtree(path)
 
 
 def pack_optimizer(optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """An optimizer's state as named tensors and as JSON.
+    """Return an optimizer's state as named tensors and as JSON.
 
     >>> weight = torch.nn.Parameter(torch.ones(2))
     >>> optimizer = torch.optim.SGD([weight], lr=0.1, momentum=0.9)
@@ -122,7 +121,7 @@ def pack_optimizer(optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[str, A
 
 
 def unpack_optimizer(optimizer: Optimizer, tensors: Mapping[str, Tensor], rest: Mapping[str, Any]) -> None:
-    """Give an optimizer of the same parameters the state that `pack_optimizer` took."""
+    """Load the state that `pack_optimizer` returned into an optimizer of the same parameters."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     state: dict[int, dict[str, Any]] = {}
     for key, value in {**tensors, **rest["numbers"]}.items():
@@ -138,7 +137,7 @@ def unpack_optimizer(optimizer: Optimizer, tensors: Mapping[str, Tensor], rest: 
 
 
 def _serialised(tensors: Mapping[str, Tensor]) -> bytes:
-    # Clones: safetensors refuses tensors that share memory, and layouts other than the plain one.
+    # Contiguous clones: safetensors refuses tensors that share memory and other memory formats.
     return safetensors.torch.save({name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()})
 
 
@@ -167,5 +166,5 @@ def _corrupt(path: Path) -> InputError:
 
 
 def _remove(checkpoint: Path) -> None:
-    """Under another name first: a stop in the middle must not leave half a checkpoint that looks like a whole one."""
+    """Delete a checkpoint; renamed first, so that an interruption leaves no incomplete one under its name."""
     shutil.rmtree(checkpoint.rename(checkpoint.with_name(f".removing-{checkpoint.name}")))

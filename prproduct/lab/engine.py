@@ -1,8 +1,8 @@
 """The training loop.
 
-What a step depends on is a function of its number: the batch, the augmentation, the learning rate, and torch's random
-numbers, which are seeded anew at each step. So a checkpoint holds weights, the optimizer's state and a position, and a
-run that goes on from one does what it would have done.
+Everything a step depends on is a function of its number: the batch, the augmentation, the learning rate, and torch's
+random numbers, which are seeded at each step. So a checkpoint holds weights, the optimizer's state and a position, and
+a resumed run computes the same bits as one that was not stopped.
 """
 
 from __future__ import annotations
@@ -34,50 +34,50 @@ from prproduct.lab.stopping import StopSignals
 
 
 class Batch(Protocol):
-    """A process's share of the samples of one step."""
+    """One process's part of the samples of one step."""
 
     @property
     def whole(self) -> int:
-        """How many samples the step has in all processes."""
+        """The number of samples of the step over all processes."""
         ...
 
 
 class Task(Protocol):
-    """What is trained, on which data, and how it is judged."""
+    """What the engine trains: a model, its optimizer, batches and losses, and its evaluation."""
 
-    title: str  # what is trained on what, for the first line that a terminal shows
+    title: str  # the first line that a terminal shows
     model: nn.Module
     optimizer: Optimizer
     epochs: int
     steps: int  # in an epoch
     seed: int
-    select_by: str | None  # the number of `evaluate` that chooses an epoch, or None: none may choose
-    select_largest: bool  # or the smallest
+    select_by: str | None  # the number of `evaluate` that selects an epoch; None: no epoch is selected
+    select_largest: bool  # select the largest value, or the smallest
 
     def batches(self, epoch: int, start_step: int) -> Iterable[Any]:
         """Batches of `epoch` for this process, starting at `start_step`."""
         ...
 
     def sums(self, model: nn.Module, batch: Any) -> dict[str, Tensor]:
-        """Sums over this process's samples: "loss", which is differentiated, and what else is to be recorded."""
+        """Return sums over this process's samples: "loss", which is differentiated, and others to record."""
         ...
 
     def learning_rate(self, epoch: int, step: int) -> float:
-        """The learning rate of a step of an epoch."""
+        """Return the learning rate of a step of an epoch."""
         ...
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
-        """What the model is worth, over all processes."""
+        """Return the evaluation of the model over all processes."""
         ...
 
     def seconds(self) -> dict[str, float]:
-        """What parts of its work took, since it was asked last; for the record of an epoch's time."""
+        """Return the seconds of parts of its work since the last call, for the record of an epoch."""
         ...
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How the loop works.
+    """Settings of the training loop.
 
     >>> Settings(checkpoint_minutes=math.nan)
     Traceback (most recent call last):
@@ -85,10 +85,10 @@ class Settings:
     """
 
     compile: bool = False
-    clip_norm: float = 0.0  # gradients longer than this are scaled to it; 0: none are
-    clip_value: float = 0.0  # and then, every number is brought between ± this; 0: as it is
-    max_steps: int | None = None  # the training ends after so many steps, in the middle of an epoch too
-    angles: int = 0  # every so many steps the angles are recorded; 0: never
+    clip_norm: float = 0.0  # a larger gradient norm is scaled down to this; 0: no clipping
+    clip_value: float = 0.0  # then every element is clamped to ± this; 0: no clamping
+    max_steps: int | None = None  # end after so many steps, also within an epoch
+    angles: int = 0  # record the angles every so many steps; 0: never
     log_every: int = 50  # steps
     checkpoint_minutes: float = 10.0  # and at the end of each epoch
     tensorboard: bool = True
@@ -102,18 +102,18 @@ class Settings:
 
 @dataclass
 class Position:
-    """How far a training is."""
+    """The progress of a training, saved in its checkpoints."""
 
     epoch: int = 0
-    step: int = 0  # in the epoch; as many as it has: trained, but not evaluated
+    step: int = 0  # in the epoch; equal to `Task.steps`: trained but not evaluated
     samples: int = 0  # of the epoch so far, and sums over them
     sums: dict[str, float] = field(default_factory=dict)
-    best: dict[str, Any] | None = None  # the chosen epoch so far: its epoch, its step, and what `evaluate` gave
+    best: dict[str, Any] | None = None  # the selected epoch so far: its epoch, its step, and what `evaluate` returned
     last: dict[str, Any] | None = None  # the same of the last epoch that was evaluated
 
 
 class Stopped(KeyboardInterrupt):
-    """The user asked to stop, and the checkpoint is written."""
+    """Raised after a stop signal, when the checkpoint is written."""
 
 
 def fit(
@@ -147,12 +147,12 @@ class _Loop:
             with self._refusing():
                 task.model.load_state_dict(kept.model)
         self.bare = cast(nn.Module, torch.compile(task.model)) if settings.compile else task.model
-        # DDP around the compiled model, not the reverse: the probe must be given what is called.
+        # DDP around the compiled model, not the reverse: a probe needs the module that is called.
         self.model, self.optimizer = fabric.setup(self.bare, task.optimizer, _reapply_compile=False)
         if kept is not None:
             with self._refusing():
                 self._continue_from(kept)
-        in_first(fabric, lambda: self._cut_records(kept))  # the first change of the folder, when all is known to fit
+        in_first(fabric, lambda: self._cut_records(kept))  # the first change of the folder, after all checks
         self._say_header()
         if kept is not None:
             self.progress.say(f"resuming after step {self.global_step}")
@@ -161,25 +161,30 @@ class _Loop:
 
     @property
     def global_step(self) -> int:
-        """Steps done since the start of the run."""
+        """The number of steps done since the start of the run."""
         return min(self.at.epoch * self.task.steps + self.at.step, self.total)
 
     def train(self) -> None:
-        """All epochs that are left, and the record of the end."""
+        """Train the remaining epochs, and record the end."""
         task, at = self.task, self.at
         self.progress.start("compiling…" if self.settings.compile else "training", self.global_step, self.total)
         while at.epoch * task.steps < self.total:
-            began, samples_before = time.perf_counter(), at.samples
+            began, cpu_began, samples_before = time.perf_counter(), time.thread_time(), at.samples
             self.model.train()
             left = min(task.steps, self.total - at.epoch * task.steps) - at.step
             for batch in islice(task.batches(at.epoch, at.step), left):
                 self.step(batch)
             seconds = time.perf_counter() - began
-            self.end_epoch(seconds, (at.samples - samples_before) / max(seconds, 1e-9))
+            clock = {
+                "train_seconds": seconds,
+                "samples_per_second": (at.samples - samples_before) / max(seconds, 1e-9),
+                "cpu_seconds": time.thread_time() - cpu_began,  # of the main thread; less if others took its core
+            }
+            self.end_epoch(clock)
         self.recorder.add("end", {"step": self.global_step, "last": at.last, "selected": at.best})
 
     def step(self, batch: Batch) -> None:
-        """One step: forward, backward, update; then its record and, when it is time, a checkpoint."""
+        """Do one step: forward, backward, update, record, and a checkpoint when it is due."""
         task, at, number = self.task, self.at, self.global_step
         torch.manual_seed(_seed(task.seed, number, self.fabric.global_rank))
         rate = task.learning_rate(at.epoch, at.step)
@@ -187,9 +192,9 @@ class _Loop:
             group["lr"] = rate
         with self._probe(number):
             sums = task.sums(self.model, batch)
-            # DDP takes the mean over processes of their gradients, which are to be added.
+            # DDP averages gradients over processes; here they are to be summed.
             self.fabric.backward(sums["loss"] * (self.fabric.world_size / batch.whole))
-            # The one wait for a GPU, which has forward and backward to do meanwhile; no weight has changed yet.
+            # The one synchronisation with a GPU, after backward is queued; no weight has changed yet.
             totals, stop, due = self._over_all_processes(sums)
             if not math.isfinite(totals["loss"]):
                 self._end_diverged("loss", lambda: task.sums(task.model, batch))
@@ -212,25 +217,20 @@ class _Loop:
             self.progress.say(line)
             raise Stopped(line)
 
-    def end_epoch(self, seconds: float, samples_per_second: float) -> None:
-        """Evaluate, record, choose, and write the checkpoint."""
+    def end_epoch(self, clock: dict[str, float]) -> None:
+        """Evaluate, record, select, and write a checkpoint; `clock` has the times of the epoch's training."""
         task, at = self.task, self.at
         self._end_unless_finite()
         self._share_buffers()
         self.model.eval()
         began = time.perf_counter()
         with torch.no_grad(), self.fabric.autocast():
-            judged = {name: _or_null(value) for name, value in task.evaluate(self.bare).items()}
+            evaluated = {name: _or_null(value) for name, value in task.evaluate(self.bare).items()}
         here = {"epoch": at.epoch, "step": self.global_step}
         means = {f"train_{name}": total / at.samples for name, total in at.sums.items()}
         rate = task.learning_rate(at.epoch, at.step - 1)
-        clock = {
-            "train_seconds": seconds,
-            "evaluation_seconds": time.perf_counter() - began,
-            "samples_per_second": samples_per_second,
-            **task.seconds(),
-        }
-        at.last = {**here, **means, **judged}
+        clock = {**clock, "evaluation_seconds": time.perf_counter() - began, **task.seconds()}
+        at.last = {**here, **means, **evaluated}
         if task.select_by:
             value, best = at.last[task.select_by], at.best[task.select_by] if at.best else None
             at.best = at.last if _better(value, best, task.select_largest) else at.best
@@ -241,7 +241,7 @@ class _Loop:
         self.save()
 
     def save(self) -> None:
-        """Write a checkpoint, and keep besides the one of the chosen epoch."""
+        """Write a checkpoint; that of the selected epoch is kept."""
         self._end_unless_finite()
         in_first(self.fabric, self._write)
         self.saved_at = time.monotonic()
@@ -262,12 +262,12 @@ class _Loop:
         self.run.checkpointed()
 
     def close(self) -> None:
-        """Let go of what is open."""
+        """Close progress bars and records."""
         self.progress.stop()
         self.recorder.close()
 
     def _last_checkpoint(self) -> Checkpoint | None:
-        """The run's last checkpoint, if it and the records are as they were written; nothing is changed."""
+        """Return the run's last checkpoint, or None; InputError if it or the records were changed. Writes nothing."""
         assert self.run
         folder = self.run.folder / CHECKPOINTS
         steps = checkpoints.steps(folder)
@@ -284,19 +284,19 @@ class _Loop:
 
     @contextmanager
     def _refusing(self) -> Iterator[None]:
-        """Name the checkpoint if it does not fit the network or the optimizer."""
+        """Turn errors of loading into an InputError that names the checkpoint."""
         try:
             yield
         except (KeyError, TypeError, ValueError, IndexError, AttributeError, RuntimeError) as error:
             if not self.run:
-                raise SystemExit(2) from None  # the first process says it
+                raise SystemExit(2) from None  # the first process prints the error
             folder = self.run.folder / CHECKPOINTS
             path = folder / f"step-{checkpoints.steps(folder)[-1]:08d}"
             said = " ".join(str(error).split())[:200]
             raise InputError(f"{path}: does not fit this run ({said}); move it away") from None
 
     def _say_header(self) -> None:
-        """What is trained, on what, and where."""
+        """Show what is trained, on which data, and where."""
         if not self.run:
             return
         task, threads = self.task, torch.get_num_threads()
@@ -324,9 +324,9 @@ class _Loop:
         return self.recorder.angles(self.bare, number) if wanted else nullcontext()
 
     def _over_all_processes(self, sums: dict[str, Tensor]) -> tuple[dict[str, float], bool, bool]:
-        """The sums of all processes; whether one was asked to stop, whether the first finds a checkpoint due.
+        """Return sums over all processes, whether one was asked to stop, and whether a checkpoint is due.
 
-        So all stop behind the same step, and all know when one writes.
+        So all processes stop after the same step, and checkpoint at the same step.
         """
         due = self.run is not None and time.monotonic() - self.saved_at > 60 * self.settings.checkpoint_minutes
         own = torch.stack([value.detach().float() for value in sums.values()]).tolist()
@@ -334,7 +334,7 @@ class _Loop:
         return dict(zip(sums, totals, strict=True)), stop > 0, save > 0
 
     def _clip(self) -> dict[str, float]:
-        """The norm of the gradient before it is clipped to one, if it is."""
+        """Clip gradients, and return the norm before clipping if it was computed."""
         if not self.settings.clip_norm:
             self._clip_values()
             return {}
@@ -342,7 +342,7 @@ class _Loop:
             self.model, self.optimizer, max_norm=self.settings.clip_norm, error_if_nonfinite=False
         )
         value = float(norm) if norm is not None else math.nan
-        skipped = self.fabric.strategy.precision.precision == "16-mixed"  # by the scaler, which is made for it
+        skipped = self.fabric.strategy.precision.precision == "16-mixed"  # the GradScaler skips such a step
         if not math.isfinite(value) and not skipped:
             self._end_diverged("gradient", lambda: None)
         self._clip_values()
@@ -353,43 +353,43 @@ class _Loop:
             self.fabric.clip_gradients(self.model, self.optimizer, clip_val=self.settings.clip_value)
 
     def _end_unless_finite(self) -> None:
-        """Weights that are not finite are neither saved nor judged; a loss tells so one step later."""
+        """Raise DivergedError for weights that are not finite, before they are saved or evaluated."""
         if summed(self.fabric, [not all_finite(self.task.model)])[0]:  # buffers may differ between processes
             self._end_diverged("update", lambda: None)
 
     def _end_diverged(self, what: str, forward: Any) -> None:
-        """Record where it began, and stop: the weights have not taken it in, or are not saved."""
+        """Record where NaN or infinity appeared first, and raise DivergedError."""
         with self.fabric.autocast():
             own = where_it_began(self.task.model, forward)
         found = [self.fabric.broadcast(own, rank) for rank in range(self.fabric.world_size)]
         where = next((place for place in found if not place.startswith("in the loss")), found[0])
         if what == "gradient":
             where = "in the backward: the loss and all weights are finite"
-        step = self.global_step + (what != "update")  # which is done
+        step = self.global_step + (what != "update")  # an update is part of the step before
         steps = checkpoints.steps(self.run.folder / CHECKPOINTS) if self.run else []
         self.recorder.add("diverged", {"step": step, "epoch": self.at.epoch, "what": what, "where": where})
         if not self.run:
-            raise SystemExit(2)  # the first process says it
+            raise SystemExit(2)  # the first process prints the error
         kept = f"the checkpoint of step {steps[-1]} is kept" if steps else "there was no checkpoint yet"
         raise DivergedError(
             f"the {what} of step {step} is NaN or infinite; it began {where}; {kept}; try a smaller learning rate"
         )
 
     def _share_buffers(self) -> None:
-        """The first process's, which the checkpoint has: BatchNorm's statistics differ between processes."""
+        """Broadcast the first process's buffers: BatchNorm's statistics differ between processes."""
         if self.fabric.world_size > 1:
             for buffer in self.task.model.buffers():
                 torch.distributed.broadcast(buffer, 0)
 
 
 def _records(kept: Checkpoint) -> dict[str, dict[str, Any]]:
-    """Lengths and checksums of the growing files at a checkpoint; the first versions had lengths alone."""
+    """Return lengths and checksums of the record files at a checkpoint; the first versions had only lengths."""
     lengths: dict[str, int] = kept.state.get("lengths", {})
     return kept.state.get("records") or {name: {"bytes": length} for name, length in lengths.items()}
 
 
 def _or_null(value: float) -> float | None:
-    """A model may train well and be judged infinitely bad, with BatchNorm above all; JSON has no word for that."""
+    """Return None for NaN and infinity, which JSON cannot express: an evaluation may overflow in eval mode."""
     return value if math.isfinite(value) else None
 
 

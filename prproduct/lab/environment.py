@@ -1,4 +1,4 @@
-"""Where a run was made: versions, commit, machine. Recorded, and compared by nobody."""
+"""The versions, commit, command and machine of a run: recorded in config.json, not part of its identity."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PACKAGES = ("torch", "numpy", "lightning-fabric", "safetensors")
 
 
 def environment() -> dict[str, Any]:
-    """Versions, commit, command and machine, for a run's record.
+    """Return versions, commit, command and machine.
 
     >>> environment()["versions"]["torch"] == torch.__version__
     True
@@ -38,9 +38,9 @@ def environment() -> dict[str, Any]:
 
 
 def commit() -> str | None:
-    """The commit of the code that runs, with "+" behind it if files were changed since; None if it was installed."""
+    """Return the commit of the running code, with "+" if files were changed since; None outside of its repository."""
     folder = Path(prproduct.__file__).parent
-    # An installed copy may lie in a folder of somebody's repository: only where git knows this file is it ours.
+    # An installed copy may lie inside of another repository, where git does not track this file.
     if _git(folder, "ls-files", "--error-unmatch", "__init__.py") is None:
         return None
     changed = _git(folder, "status", "--porcelain", "--untracked-files=no", ".")

@@ -1,10 +1,10 @@
-"""The errors that a user can mend."""
+"""The error that the command line shows as one line."""
 
 from __future__ import annotations
 
 
 class InputError(ValueError):
-    """What the user gave cannot be used: one line that names what, where and what to do.
+    """An error that the user can mend: one line that names the input, what is wrong with it, and what to do.
 
     The command line prints it without a traceback and ends with status 2.
 

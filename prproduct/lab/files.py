@@ -1,4 +1,4 @@
-"""Reading files whose kind and size are checked first, and writing them so that a stop leaves what was there before."""
+"""Files: checked for kind and size before they are read, replaced atomically and durably when they are written."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from prproduct.lab.errors import InputError
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Name the file when the system refuses to write it.
+    """Turn an OSError of writing into an InputError that names the file.
 
     >>> with writing(Path("runs/a")):
     ...     raise OSError(28, "No space left on device")
@@ -31,7 +31,7 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def write_durably(path: Path, content: bytes) -> None:
-    """Write a new file, and wait until it is on the disk."""
+    """Write a new file and fsync it."""
     with path.open("wb") as file:
         file.write(content)
         file.flush()
@@ -39,7 +39,7 @@ def write_durably(path: Path, content: bytes) -> None:
 
 
 def replace_durably(path: Path, content: bytes) -> None:
-    """Give a file its content at once: readers and restarts see the old one or the new one."""
+    """Replace a file's content atomically and durably: readers see the old or the new one, after a crash too."""
     temporary = path.with_name(f".{path.name}.writing")
     write_durably(temporary, content)
     temporary.replace(path)
@@ -47,7 +47,7 @@ def replace_durably(path: Path, content: bytes) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Wait until the names in a folder are on the disk."""
+    """Fsync a folder, so that new and renamed entries are on the disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -56,12 +56,12 @@ def sync_folder(folder: Path) -> None:
 
 
 def as_json(value: Any) -> bytes:
-    """Indented JSON, of finite numbers only."""
+    """Return indented JSON; ValueError for NaN and infinity."""
     return (json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 
 def check_file(path: Path, most: int) -> int:
-    """The size of a regular file of at most `most` bytes; InputError for a folder, a device, or a larger one."""
+    """Return the size of a regular file of at most `most` bytes; InputError for a folder, a device, a larger file."""
     try:
         found = path.stat()
     except OSError as error:
@@ -76,7 +76,7 @@ def check_file(path: Path, most: int) -> int:
 
 
 def read_bytes(path: Path, most: int) -> bytes:
-    """The content of a file, if it passes `check_file`."""
+    """Return the content of a file that passes `check_file`."""
     check_file(path, most)
     try:
         return path.read_bytes()
@@ -85,7 +85,7 @@ def read_bytes(path: Path, most: int) -> bytes:
 
 
 def read_json(path: Path, most: int = 16 << 20) -> dict[str, Any]:
-    """The object that a JSON file of at most `most` bytes holds."""
+    """Return the object in a JSON file of at most `most` bytes; InputError for anything else."""
     try:
         value = json.loads(read_bytes(path, most))
     except InputError:
@@ -98,7 +98,7 @@ def read_json(path: Path, most: int = 16 << 20) -> dict[str, Any]:
 
 
 def check_writable(folder: Path) -> None:
-    """Refuse a folder that files cannot be written to; what is made to try it is removed again."""
+    """Raise InputError if files cannot be written to a folder; folders made for this test are removed again."""
     made: list[Path] = []
     try:
         with writing(folder):

@@ -1,4 +1,4 @@
-"""Where a training runs: one device or many, on one machine or many, through Lightning Fabric."""
+"""Devices and processes of a training, by Lightning Fabric, and sums and broadcasts over its processes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PRECISIONS = {"32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed"}
 
 @dataclass(frozen=True)
 class Hardware:
-    """Devices and processes. A run may be resumed on others: the numbers then agree to within rounding.
+    """Options for devices and processes. A run may be resumed on others; its numbers then agree to within rounding.
 
     >>> Hardware(devices=0)
     Traceback (most recent call last):
@@ -51,7 +51,7 @@ class Hardware:
             raise InputError(f"threads is {self.threads}, it must be from 1 to 1024")
 
     def start(self, precision: str = "32") -> Fabric:
-        """Start the other processes, unless `torchrun` has, and join them."""
+        """Return a launched Fabric; it starts the other processes, unless `torchrun` has."""
         if precision not in PRECISIONS:
             raise InputError(f"precision {precision!r} is not known; there are {', '.join(PRECISIONS)}")
         if precision == "16" and (self.accelerator == "cpu" or not torch.cuda.is_available()):
@@ -78,7 +78,7 @@ class Hardware:
 
 
 def is_first_process() -> bool:
-    """Whether this is the first process of a training, also before its processes know each other.
+    """Return True in the first process of a training, also before the process group exists.
 
     >>> is_first_process()
     True
@@ -88,7 +88,7 @@ def is_first_process() -> bool:
 
 
 def cores() -> int:
-    """How many cores this process may use.
+    """Return the number of CPU cores that this process may use.
 
     >>> cores() >= 1
     True
@@ -98,7 +98,7 @@ def cores() -> int:
 
 @contextmanager
 def threads_set(threads: int | None) -> Iterator[None]:
-    """Use so many CPU threads inside; None leaves the number as it is.
+    """Set the number of CPU threads inside the context; None leaves it.
 
     >>> with threads_set(1):
     ...     torch.get_num_threads()
@@ -114,9 +114,10 @@ def threads_set(threads: int | None) -> Iterator[None]:
 
 @contextmanager
 def reproducible(fabric: Fabric) -> Iterator[None]:
-    """Choose torch's deterministic algorithms, and leave the caller's random numbers and settings as they were.
+    """Use torch's deterministic algorithms, and restore the caller's random state and settings afterwards.
 
-    Where torch has none for a GPU it warns. Memory is not filled with NaN, which this mode does besides, for time.
+    Operations without a deterministic algorithm on a GPU warn. The mode's filling of new memory with NaN is off: it
+    takes time.
     """
     before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     filled = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
@@ -124,7 +125,7 @@ def reproducible(fabric: Fabric) -> Iterator[None]:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     devices = [fabric.device] if fabric.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices), warnings.catch_warnings():
-        # DDP says so of every 1×1 convolution, whose strides are ambiguous; nothing is wrong.
+        # DDP warns of every 1×1 convolution, whose strides are ambiguous, without need.
         warnings.filterwarnings("ignore", message="Grad strides do not match bucket view strides")
         try:
             torch.use_deterministic_algorithms(True, warn_only=True)
@@ -136,7 +137,7 @@ def reproducible(fabric: Fabric) -> Iterator[None]:
 
 
 def in_first(fabric: Fabric, function: Callable[[], Result]) -> Result:
-    """Call it in the first process, and have its result in all; its error ends them all, but only the first says so.
+    """Call `function` in the first process and return its result in all; an InputError is raised in the first only.
 
     >>> in_first(Hardware(accelerator="cpu").start(), lambda: 7)
     7
@@ -154,7 +155,7 @@ def in_first(fabric: Fabric, function: Callable[[], Result]) -> Result:
 
 
 def summed(fabric: Fabric, numbers: Sequence[float]) -> list[float]:
-    """The sums of numbers over all processes, in double precision.
+    """Return the sums of numbers over all processes, in double precision.
 
     >>> summed(Hardware(accelerator="cpu").start(), [0.5, True])
     [0.5, 1.0]
@@ -166,7 +167,7 @@ def summed(fabric: Fabric, numbers: Sequence[float]) -> list[float]:
 
 
 def gathered(fabric: Fabric, own: Sequence[Result]) -> list[Result]:
-    """What all processes have, one behind the other, in each of them.
+    """Return the concatenated lists of all processes, in every process.
 
     >>> gathered(Hardware(accelerator="cpu").start(), ["a", "b"])
     ['a', 'b']

@@ -1,4 +1,4 @@
-"""Random numbers that depend on a key alone: not on what was drawn before, the process, or a library's version."""
+"""Counter-based random bits: a function of a key and an index, independent of earlier draws and of library versions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _WORD = (1 << 64) - 1
 
 
 def keyed_bits(indices: NDArray[np.integer], *key: int) -> NDArray[np.uint64]:
-    """64 random bits for each index under a key of integers: SplitMix64, begun at a hash of the key.
+    """Return 64 random bits for each index: SplitMix64 seeded by a hash of the key.
 
     >>> keyed_bits(np.arange(2), 7, 0)
     array([11241344834629033336,  7548029490970160968], dtype=uint64)
@@ -24,7 +24,7 @@ def keyed_bits(indices: NDArray[np.integer], *key: int) -> NDArray[np.uint64]:
 
 
 def check_seed(seed: int) -> None:
-    """Refuse a seed that torch's generators do not take.
+    """Raise InputError for a seed that torch's generators do not accept.
 
     >>> check_seed(2**64)
     Traceback (most recent call last):

@@ -1,4 +1,4 @@
-"""Where a loss that is NaN or infinite began."""
+"""Find the first layer, weight or buffer that is NaN or infinite when a training diverges."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from prproduct.lab.errors import InputError
 
 
 class DivergedError(InputError):
-    """A loss was NaN or infinite: the training stopped before the weights took it in."""
+    """A loss or gradient was NaN or infinite; the training stopped before the weights were updated with it."""
 
 
 def where_it_began(model: nn.Module, forward: Callable[[], Any]) -> str:
-    """The weight or buffer that is not finite, or else the first layer of a second forward whose output is not.
+    """Return the weight or buffer that is not finite, or else the first layer with such an output in a second forward.
 
     >>> model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
     >>> where_it_began(model, lambda: model(torch.full((1, 2), torch.inf)))
@@ -41,7 +41,7 @@ def where_it_began(model: nn.Module, forward: Callable[[], Any]) -> str:
 
 
 class _Watch:
-    """Called behind each layer's forward, inner layers first."""
+    """A forward hook that notes the first output that is not finite; inner layers come first."""
 
     def __init__(self, name: str, found: list[str]) -> None:
         self.name, self.found = name, found
@@ -60,7 +60,7 @@ def _finite(value: Any) -> bool:
 
 
 def all_finite(model: nn.Module) -> bool:
-    """Whether all weights and buffers are finite.
+    """Return True if all weights and buffers are finite.
 
     >>> all_finite(nn.Linear(2, 2))
     True

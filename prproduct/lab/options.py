@@ -1,4 +1,7 @@
-"""Command-line options from configuration dataclasses: one place says what there is, what it means, and its default."""
+"""Command-line options from the fields of dataclasses: names, types, defaults and help texts are written once.
+
+Typer makes options from a function's signature; `takes_options_of` builds that signature from dataclasses.
+"""
 
 from __future__ import annotations
 
@@ -35,11 +38,11 @@ Quiet = Annotated[bool, typer.Option("--quiet", help="show no progress")]
 def takes_options_of(
     *configurations: type, stored: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Make a command of a function: the fields of the dataclasses become options in front of its own.
+    """Return a decorator that adds the fields of dataclasses as options to a Typer command.
 
-    The function is called with an object of each dataclass, in their order, and its own options by name. A field's
-    help is in its metadata. Fields of type `tuple[int, ...]` or `tuple[str, ...]` become options that may be given
-    several times. `stored` gives the values of options that were not given, as from the folder of a resumed run.
+    The function is called with an instance of each dataclass, in order, and with its own options by name. A field's
+    help is in its metadata. Fields of type `tuple[int, ...] | None` or `tuple[str, ...] | None` become options that may
+    be repeated. `stored(values)` returns values for options that were not given, such as those of a resumed run.
     """
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
@@ -66,9 +69,9 @@ def takes_options_of(
 def stored_in(
     folder: Path, values: Mapping[str, Any], options_of: Callable[[Record], dict[str, Any]]
 ) -> dict[str, Any]:
-    """What the folder of a run knows of a command's options, if the command is to go on with it.
+    """Return the options recorded in the folder of a run, if the command resumes or restarts it; else {}.
 
-    `options_of` gives those of its configuration; paths of its data come from where it was made.
+    `options_of(record)` returns those of its configuration; paths of its data are in its environment.
     """
     if not (values["resume"] or values["restart"]) or not (folder / runs.CONFIG).exists():
         return {}
@@ -80,7 +83,7 @@ def stored_in(
 
 
 def _given(context: typer.Context) -> set[str]:
-    """The names of the options that were typed."""
+    """Return the names of the options given on the command line."""
     sources = {name: context.get_parameter_source(name) for name in context.params}
     return {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
 
@@ -100,6 +103,6 @@ def _parameter(field: Field[Any], hint: Any) -> inspect.Parameter:
 
 
 def _of(configuration: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of a dataclass's fields, with tuples for lists, and None for an option that was not given."""
+    """Return the values of a dataclass's fields, with tuples for lists and None for empty lists."""
     own = {f.name: values[f.name] for f in fields(configuration)}
     return {name: (tuple(value) or None) if isinstance(value, list) else value for name, value in own.items()}

@@ -1,63 +1,102 @@
-"""Progress of a training on stderr: a bar where that is a terminal, and a line for each epoch."""
+"""Progress on stderr: bars where stderr is a terminal, and a line for each event that matters.
+
+`Silent` has a method for each event of a training (`start`, `step`, `epoch`) and of a sweep (`begin`, `look`,
+`settled`), and does nothing; the engine and the sweep call them. `Terminal` shows a training,
+`sweep.progress.Terminal` a sweep.
+"""
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
-_SHOWN = ("error", "train_loss", "train_reward", "cider")  # of an epoch's record, by the ends of their names
+if TYPE_CHECKING:
+    from prproduct.lab.sweep.jobs import Ending, Job
+
+_SHOWN = ("error", "train_loss", "train_reward", "cider")  # endings of the names in an epoch's record that are shown
 
 
 class Silent:
-    """Shows nothing; what the engine tells about its progress."""
-
-    def start(self, name: str, done: int, steps: int) -> None:
-        """A training of `steps` steps begins behind the first `done`."""
-
-    def step(self, samples: int, loss: float) -> None:
-        """A step is done, of so many samples."""
-
-    def epoch(self, record: Mapping[str, Any]) -> None:
-        """An epoch is done; its record."""
+    """Shows nothing; the base class of what shows progress."""
 
     def say(self, line: str) -> None:
-        """Something else happened."""
+        """Show a line."""
 
     def stop(self) -> None:
-        """The training is over."""
+        """End of the training or the sweep: remove the bars."""
+
+    def start(self, name: str, done: int, steps: int) -> None:
+        """Start of a training of `steps` steps, of which `done` are done."""
+
+    def step(self, samples: int, loss: float) -> None:
+        """End of a training step of `samples` samples with mean loss `loss`."""
+
+    def epoch(self, record: Mapping[str, Any]) -> None:
+        """End of an epoch with this record in metrics.jsonl."""
+
+    def begin(self, jobs: Sequence[Job], finished: int) -> None:
+        """Start of a sweep of `jobs`, of which `finished` are finished already."""
+
+    def look(self, running: Iterable[Job]) -> None:
+        """Called repeatedly during a sweep with the jobs that are running."""
+
+    def settled(self, job: Job, ending: Ending) -> None:
+        """End of a job that will not be tried again."""
 
 
-class Terminal(Silent):
-    """Steps, samples a second by their name, time left; and what each epoch gave."""
+class Bars(Silent):
+    """A console on stderr, and rich's progress bars on it if it is a terminal."""
 
-    def __init__(self, samples: str = "samples", console: Console | None = None) -> None:
-        self.samples, self.console = samples, console or Console(stderr=True)
-        columns = (
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[speed]}"),
+    def __init__(self, *columns: ProgressColumn, console: Console | None = None) -> None:
+        self.console = console or Console(stderr=True)
+        times = (
             TextColumn("elapsed"),
             TimeElapsedColumn(),
             TextColumn("remaining"),
             TimeRemainingColumn(elapsed_when_finished=False),
         )
-        self._bar = Progress(*columns, console=self.console, disable=not self.console.is_terminal)
-        self._task = self._bar.add_task("", speed="", total=None)
+        name = TextColumn("{task.description}", markup=False)
+        self.bars = Progress(
+            name, BarColumn(), *columns, *times, console=self.console, disable=not self.console.is_terminal
+        )
+
+    def say(self, line: str) -> None:
+        self.console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+    def stop(self) -> None:
+        self.bars.stop()
+
+
+class Terminal(Bars):
+    """The progress of a training: steps, loss, samples per second, time left, and a line for each epoch."""
+
+    def __init__(self, samples: str = "samples", console: Console | None = None) -> None:
+        """`samples` is what a sample is called: "images", "captions"."""
+        super().__init__(MofNCompleteColumn(), TextColumn("{task.fields[speed]}"), console=console)
+        self.samples = samples
+        self._task = self.bars.add_task("", speed="", total=None)
         self._rate = _Rate()
 
     def start(self, name: str, done: int, steps: int) -> None:
-        self._bar.update(self._task, description=name, total=steps, completed=done)
-        self._bar.start()
+        self.bars.update(self._task, description=name, total=steps, completed=done)
+        self.bars.start()
 
     def step(self, samples: int, loss: float) -> None:
         speed = f"loss {loss:.4f}  {self._rate.after(samples):,.0f} {self.samples}/s"
-        self._bar.update(self._task, description="training", advance=1, speed=speed)
+        self.bars.update(self._task, description="training", advance=1, speed=speed)
 
     def epoch(self, record: Mapping[str, Any]) -> None:
         numbers = (
@@ -70,18 +109,12 @@ class Terminal(Silent):
         speed = f"{record['time']['samples_per_second']:,.0f} {self.samples}/s"
         self.say(f"epoch {record['epoch'] + 1}: {', '.join(numbers)}, {speed}")
 
-    def say(self, line: str) -> None:
-        self.console.print(line, highlight=False, markup=False, soft_wrap=True)
-
-    def stop(self) -> None:
-        self._bar.stop()
-
 
 class _Rate:
-    """Samples a second, over about the last ten seconds."""
+    """Samples per second, over about the last ten seconds."""
 
     def __init__(self) -> None:
-        self._seen = deque([(time.perf_counter(), 0)])  # moments, and the samples up to them
+        self._seen = deque([(time.perf_counter(), 0)])  # (time, samples done by then)
 
     def after(self, samples: int) -> float:
         now, before = time.perf_counter(), self._seen[-1][1]

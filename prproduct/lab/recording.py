@@ -1,4 +1,4 @@
-"""What a training records while it runs: lines of metrics, angles, TensorBoard events."""
+"""What a training writes while it runs: lines of metrics.jsonl and angles.jsonl, and TensorBoard events."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from prproduct.probe import AngleProbe
 
 
 class Recorder:
-    """Records into a run, from a step on; with None, as in all processes but the first, it records nothing."""
+    """Writes the records of a run from a step on; with run=None, in all processes but the first, it writes nothing."""
 
     def __init__(self, run: Run | None, step: int, *, tensorboard: bool) -> None:
         self.run, self._board, self._hook = run, None, threading.excepthook
@@ -23,11 +23,11 @@ class Recorder:
             threading.excepthook = self._in_a_thread
             from torch.utils.tensorboard import SummaryWriter
 
-            with writing(run.folder / TENSORBOARD):  # what was written behind that step is shown no more
+            with writing(run.folder / TENSORBOARD):  # later events of an earlier attempt are hidden
                 self._board = SummaryWriter(run.folder / TENSORBOARD, purge_step=step + 1)
 
     def add(self, event: str, record: Mapping[str, Any]) -> None:
-        """A line of metrics.jsonl; its numbers also to TensorBoard."""
+        """Append a line to metrics.jsonl, and its floats to TensorBoard."""
         if not self.run:
             return
         self.run.append({"event": event, **record})
@@ -39,7 +39,7 @@ class Recorder:
 
     @contextmanager
     def angles(self, model: nn.Module, step: int) -> Iterator[None]:
-        """The angles of the forward and the gradients of the backward inside, of this process's samples."""
+        """Record the angles and gradient parts of the forward and backward inside, for this process's samples."""
         if not self.run:
             yield
             return
@@ -48,7 +48,7 @@ class Recorder:
             yield
 
     def close(self) -> None:
-        """Bring TensorBoard's events to the disk."""
+        """Flush and close TensorBoard's file."""
         try:
             if self.run and self._board:
                 with writing(self.run.folder / TENSORBOARD):
@@ -57,6 +57,6 @@ class Recorder:
             threading.excepthook = self._hook
 
     def _in_a_thread(self, error: threading.ExceptHookArgs) -> None:
-        """Leave out the traceback of TensorBoard's thread on a full disk: the writer's next call raises the error."""
+        """Suppress the traceback of TensorBoard's thread on a full disk: the writer's next call raises the error."""
         if not (isinstance(error.exc_value, OSError) and type(error.thread).__module__.startswith("tensorboard")):
             self._hook(error)

@@ -1,7 +1,7 @@
 """A run is a folder: its configuration, its records and its checkpoints (docs/runs.md).
 
-`config.json` says what is trained, and never changes. `metrics.jsonl` and `angles.jsonl` only grow; a resumed run first
-cuts them to what they were at its checkpoint, so that they end as if it had never been stopped.
+`config.json` is written once. `metrics.jsonl` and `angles.jsonl` are append-only; a resumed run first truncates them to
+their length at its checkpoint, so that they end as if it had not been stopped.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ CONFIG, METRICS, ANGLES, CHECKPOINTS, TENSORBOARD = (
     "checkpoints",
     "tensorboard",
 )
-# Options that change what is recorded or shown, and no number of the training: they separate no runs.
+# Options that change what is recorded or shown but no number of the training: not part of a run's identity.
 HARMLESS = ("angles", "log_every", "checkpoint_minutes", "threads", "tensorboard", "quiet")
 _LOCK = ".lock"
-_CHECKPOINTED = ".checkpointed"  # there once a checkpoint was written
+_CHECKPOINTED = ".checkpointed"  # exists once a checkpoint was written
 _LARGEST = {METRICS: 256 << 20, ANGLES: 4 << 30}  # bytes; a hundred times what the longest runs of the paper need
 _CHECKSUM = re.compile(rb', "checksum": "([0-9a-f]{16})"}$')
 
 
 class Run:
-    """A run's folder, open for training; one process at a time."""
+    """The folder of a run, locked for training by one process."""
 
     def __init__(self, folder: Path, identity: Mapping[str, Any], lock: FileLock) -> None:
         self.folder, self.identity, self._lock = folder, json.loads(json.dumps(identity)), lock
-        self._covered = 0  # how much of angles.jsonl the lines of metrics.jsonl have checksums of
+        self._covered = 0  # bytes of angles.jsonl covered by checksums in metrics.jsonl
         self._follow()
 
     @classmethod
@@ -55,11 +55,11 @@ class Run:
         resume: bool = False,
         restart: bool = False,
     ) -> Run:
-        """Make the folder of a new run, or with `resume` open one of the same identity.
+        """Create the folder of a new run, or with `resume` open that of a run with the same identity.
 
-        The identity, a JSON object, is everything that decides the numbers; the environment is where they came to be.
-        With `resume` and nothing there, the run begins: whoever is stopped before the first byte resumes as well. With
-        `restart` the records and checkpoints of the same run are removed, and it begins again.
+        The identity, a JSON object, is everything that determines the numbers; the environment is recorded only. With
+        `resume` a folder that does not exist is created. With `restart` the records and checkpoints of the run are
+        removed.
         """
         folder = Path(folder)
         path = folder / CONFIG
@@ -84,14 +84,14 @@ class Run:
         return cls(folder, identity, lock)
 
     def close(self) -> None:
-        """Let other processes have it."""
+        """Release the lock."""
         self._lock.release()
 
     def append(self, record: Mapping[str, Any]) -> None:
-        """Add a line to metrics.jsonl, and wait until it is on the disk.
+        """Append a line to metrics.jsonl and fsync it.
 
-        The line ends with a checksum of the file up to here. If angles were recorded since the last line, it also has
-        the length and the checksum of angles.jsonl.
+        The line ends with a checksum of the file up to it. If angles were recorded since the last line, it also has the
+        length and the checksum of angles.jsonl.
         """
         self._angles.read_on()
         if self._angles.bytes > self._covered:
@@ -107,7 +107,7 @@ class Run:
         self._metrics.add(line)
 
     def records(self) -> dict[str, dict[str, Any]]:
-        """Length and checksum of both growing files, for a checkpoint; so much of them is on the disk."""
+        """Fsync both record files, and return their lengths and checksums for a checkpoint."""
         found = {}
         for growing in (self._metrics, self._angles):
             with writing(growing.path), growing.path.open("ab") as stream:
@@ -117,7 +117,7 @@ class Run:
         return found
 
     def check(self, records: Mapping[str, Mapping[str, Any]]) -> None:
-        """Refuse to go on if the growing files do not begin with what they held at a checkpoint; nothing is changed."""
+        """Raise InputError if the record files do not start with their content at a checkpoint. Writes nothing."""
         for name in (METRICS, ANGLES):
             path, known = self.folder / name, records.get(name, {"bytes": 0})
             size = check_file(path, _LARGEST[name]) if os.path.lexists(path) else 0
@@ -135,7 +135,7 @@ class Run:
                 )
 
     def cut(self, records: Mapping[str, Mapping[str, Any]]) -> None:
-        """Cut the growing files to what they were at a checkpoint, after all checks."""
+        """Check the record files, and truncate them to their length at a checkpoint."""
         self.check(records)
         for name in (METRICS, ANGLES):
             path, length = self.folder / name, records.get(name, {"bytes": 0})["bytes"]
@@ -150,7 +150,7 @@ class Run:
             (self.folder / _CHECKPOINTED).touch()
 
     def refuse_lost_checkpoints(self) -> None:
-        """Refuse to begin again a run that had checkpoints and has none now."""
+        """Raise InputError for a run that had checkpoints and has none now: it must not start again silently."""
         place = self.folder / CHECKPOINTS
         if place.is_dir() or not os.path.lexists(place):
             later = any(record.get("epoch", 0) > 0 for record in read(self.folder).metrics)
@@ -162,14 +162,14 @@ class Run:
         raise InputError(f"{place}: {what}; bring them back, or give --restart to train from the start")
 
     def _follow(self) -> None:
-        """Go on with the checksums where the files end."""
+        """Compute the checksums of the files so far."""
         self._metrics, self._angles = (_Growing(self.folder / name) for name in (METRICS, ANGLES))
         marks = [line["angles"]["bytes"] for line in _lines(self._metrics) if "angles" in line]
         self._covered = marks[-1] if marks else 0
 
 
 class _Growing:
-    """The checksum of a file that only grows, as far as it was read."""
+    """The running checksum of an append-only file."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.bytes, self._sha256 = path, 0, hashlib.sha256()
@@ -179,7 +179,7 @@ class _Growing:
         self._sha256.update(content)
 
     def read_on(self, until: int | None = None) -> None:
-        """Read what was added to the file, or the part of it up to a length."""
+        """Read what was appended to the file since, or up to the length `until`."""
         if not self.path.exists():
             return
         try:
@@ -191,7 +191,7 @@ class _Growing:
             raise InputError(f"{self.path}: cannot be read ({error.strerror or error})") from None
 
     def checksum(self, more: bytes = b"") -> str:
-        """Of what was read, and of `more` behind it."""
+        """Return the checksum of what was read, followed by `more`."""
         whole = self._sha256.copy()
         whole.update(more)
         return whole.hexdigest()[:16]
@@ -199,7 +199,7 @@ class _Growing:
 
 @dataclass(frozen=True)
 class Record:
-    """What a run's folder says, for reports and sweeps.
+    """The content of a run's folder, for reports and sweeps.
 
     >>> record = Record(Path("runs/a"), {"config": {"seed": 0}}, ({"event": "step", "step": 1, "loss": 2.5},))
     >>> record.of("step")[0]["loss"], record.finished
@@ -211,24 +211,24 @@ class Record:
     metrics: tuple[Mapping[str, Any], ...]
 
     def of(self, event: str) -> list[Mapping[str, Any]]:
-        """The records of one kind of event, in order."""
+        """Return the records of an event, in order."""
         return [record for record in self.metrics if record["event"] == event]
 
     @property
     def finished(self) -> bool:
-        """Whether it was trained to the end."""
+        """True if it was trained to the end."""
         return bool(self.of("end"))
 
     @property
     def identity(self) -> dict[str, Any]:
-        """All that decides the run's numbers."""
+        """Everything that determines the run's numbers."""
         return {key: value for key, value in self.config.items() if key not in ("format", "environment")}
 
 
 def read(folder: str | Path) -> Record:
-    """Read a run, also one that is being trained: a last line without its end is left out.
+    """Read a run, also while it is being trained: an incomplete last line is left out.
 
-    A line that does not agree with its checksum is refused and named.
+    InputError for a line that does not match its checksum.
     """
     folder = Path(folder)
     if not os.path.lexists(folder / CONFIG):
@@ -237,7 +237,7 @@ def read(folder: str | Path) -> Record:
 
 
 def read_config(folder: str | Path) -> Record:
-    """A run without its records: what it is, even if the records cannot be read."""
+    """Read a run without its records, which may be unreadable."""
     folder = Path(folder)
     config = read_json(folder / CONFIG)
     if not isinstance(config.get("environment", {}), dict):
@@ -246,7 +246,7 @@ def read_config(folder: str | Path) -> Record:
 
 
 def _lines(so_far: _Growing) -> list[dict[str, Any]]:
-    """The records of metrics.jsonl; each is compared with its checksum, if it has one."""
+    """Return the records of metrics.jsonl; each is compared with its checksum, if it has one."""
     path = so_far.path
     content = read_bytes(path, _LARGEST[METRICS]) if os.path.lexists(path) else b""
     records = []
@@ -268,7 +268,7 @@ def _lines(so_far: _Growing) -> list[dict[str, Any]]:
 
 
 def check_angles(record: Record) -> None:
-    """Compare angles.jsonl with the checksums that the lines of metrics.jsonl have of it."""
+    """Raise InputError if angles.jsonl does not match its checksums in metrics.jsonl."""
     path = record.folder / ANGLES
     size, so_far = check_file(path, _LARGEST[ANGLES]), _Growing(path)
     for line in record.metrics:
@@ -284,7 +284,7 @@ def check_angles(record: Record) -> None:
 
 
 def refuse_another(folder: str | Path, identity: Mapping[str, Any]) -> None:
-    """Name what differs if the folder holds a run of another identity; a folder without a run is no other's."""
+    """Raise InputError, naming the difference, if the folder holds a run of another identity."""
     path = Path(folder) / CONFIG
     if not path.exists():
         return
@@ -294,7 +294,7 @@ def refuse_another(folder: str | Path, identity: Mapping[str, Any]) -> None:
 
 
 def difference(there: Any, here: Mapping[str, Any]) -> str | None:
-    """The first setting in which two identities differ, in words; None if they are the same but for harmless options.
+    """Return the first setting in which two identities differ, in words; None if only `HARMLESS` options differ.
 
     >>> difference({"config": {"seed": 0, "angles": 5}}, {"config": {"seed": 1, "angles": 0}})
     'seed is 0 there and 1 here'
@@ -307,7 +307,7 @@ def difference(there: Any, here: Mapping[str, Any]) -> str | None:
 
 
 def _remove_results(folder: Path) -> None:
-    """Remove what a training writes; the mark of checkpoints last, so that a stop in between is noticed."""
+    """Remove what a training writes; the mark of checkpoints last, so that an interruption is noticed."""
     for name in (CHECKPOINTS, TENSORBOARD, METRICS, ANGLES, _CHECKPOINTED):
         path = folder / name
         if path.is_dir() and not path.is_symlink():
@@ -317,7 +317,7 @@ def _remove_results(folder: Path) -> None:
 
 
 def _visible(folder: Path) -> list[str]:
-    """What somebody put there; our own names of unfinished things begin with a dot."""
+    """Return the names in a folder that do not begin with a dot, as prproduct's temporary names do."""
     names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
     return [name for name in names if not name.startswith(".")]
 
@@ -332,7 +332,7 @@ def _locked(folder: Path) -> FileLock:
 
 
 def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
-    """Nested objects as one, with dots in its keys."""
+    """Return nested objects as one, with dots in the keys."""
     if not isinstance(value, dict):
         return {prefix: value}
     return {

@@ -1,4 +1,4 @@
-"""A training from the opening of its run's folder to the closing: what every task does around the engine."""
+"""`train_task`: opens the folder of a run, starts the processes, runs the engine, and closes the folder."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def train_task(
     progress: Silent | None = None,
     summary: Callable[[], str],
 ) -> Path:
-    """Train what `make` gives in the folder of the run of this identity, unless that is finished; the folder.
+    """Train the task that `make` returns, unless its run is finished, and return the run's folder.
 
-    `places` are the paths of its data, by the names of the command's options: `--resume` finds them there.
-    With several devices, or under `torchrun`, every process calls it; the first one writes.
+    `places` are the paths of its data by the names of the command's options, recorded for `--resume`. With several
+    devices, or under `torchrun`, every process calls this function; only the first one writes.
     """
     opened: list[Run] = []  # in the first process
 
@@ -49,7 +49,7 @@ def train_task(
         return runs.read(folder).finished
 
     hardware = hardware or Hardware()
-    # Signals first: one that comes while other processes are started must not leave them alone.
+    # Signal handlers first: a signal while processes are being started must not orphan them.
     with StopSignals() as stop, threads_set(hardware.threads):
         fabric = hardware.start(precision)
         finished = in_first(fabric, open_run)
@@ -74,7 +74,7 @@ def train_task(
 
 @contextmanager
 def _one_line_for_a_dead_process(fabric: Fabric, folder: str | Path) -> Iterator[None]:
-    """The error of a broken connection to another process as one line, which the first process says."""
+    """Turn the error of a lost connection to another process into one line, shown by the first process."""
     try:
         yield
     except (RuntimeError, torch.distributed.DistError) as error:
@@ -93,5 +93,5 @@ def _connection_broke(error: Exception) -> bool:
 
 
 def _absolute(place: Path | str) -> str:
-    """A path that means the same in every folder; a name, as that of the embedded world, stays one."""
+    """Return an absolute path; a string, such as the name of an embedded data set, unchanged."""
     return str(place.absolute()) if isinstance(place, Path) else place

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM ask a training to stop behind the current step."""
+"""Ctrl-C and SIGTERM ask a training to stop after the current step."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class StopSignals:
-    """Within its `with` block, the first SIGINT or SIGTERM sets `asked`; the second acts as it did outside.
+    """In its `with` block, the first SIGINT or SIGTERM sets `asked`; the second has its usual effect.
 
     >>> with StopSignals() as stop:
     ...     signal.raise_signal(signal.SIGTERM)
@@ -22,7 +22,7 @@ class StopSignals:
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> StopSignals:
-        if threading.current_thread() is threading.main_thread():  # Python takes signals in no other
+        if threading.current_thread() is threading.main_thread():  # Python allows signal handlers in no other
             for number in (signal.SIGINT, signal.SIGTERM):
                 self._before[number] = signal.signal(number, self._ask)
         return self

@@ -1,4 +1,4 @@
-"""What the angles and gradients of a model do while it trains: `AngleProbe`, its records, and the paper's figure.
+"""Angles and gradient parts of a model during training: `AngleProbe`, its records, and the paper's figure.
 
 >>> import torch, prproduct as pr
 >>> net = pr.nn.Linear(3, 2)

@@ -1,4 +1,4 @@
-"""|sin θ| over all (weight vector, data vector) pairs of a product, in blocks that are measured and thrown away."""
+"""Statistics of |sin θ| over all (weight vector, data vector) pairs of a product, computed block by block."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from torch import Tensor
 from prproduct.ops.angles import working_dtype
 from prproduct.ops.contractions import Contraction, Convolution
 
-# About half a megabyte in float32: a dozen elementwise passes over a block stay in the processor's cache.
+# Half a megabyte in float32: a dozen elementwise passes over a block stay in the cache.
 PAIRS_PER_BLOCK = 2**17
-# Fewer rows would read a large weight, such as that of a vocabulary, from memory again for next to nothing.
+# With fewer rows, reading a large weight (a vocabulary's) from memory would dominate.
 ROWS_PER_BLOCK = 32
 
 
 @dataclass
 class AngleStatistics:
-    """What is kept of the pairs seen so far: a few numbers and `bins` counts, whatever their number."""
+    """Running statistics of all pairs so far: a few numbers and `bins` counts."""
 
     bins: int
     pairs: int = 0
@@ -36,14 +36,14 @@ class AngleStatistics:
         self.histogram = [0] * self.bins
 
     def add(self, cos: Tensor, zero_pairs: int) -> Tensor:
-        """Count a block of |cos θ|, samples along its first axis, and give each sample's largest. Uses `cos` up."""
+        """Add a block of |cos θ|, samples along the first axis; return each sample's largest. Overwrites `cos`."""
         largest = cos.amax(tuple(range(1, cos.dim())))  # (samples,)
-        if not largest.sum().isfinite():  # a NaN or an Inf among the data has no angle
+        if not largest.sum().isfinite():  # NaN and Inf in the data have no angle
             cos.nan_to_num_(nan=0.0, posinf=0.0)
             largest = cos.amax(tuple(range(1, cos.dim())))
-        sin = cos.square_().neg_().add_(1.0).clamp_(min=0.0).sqrt_()  # in place: fresh memory costs more than a pass
+        sin = cos.square_().neg_().add_(1.0).clamp_(min=0.0).sqrt_()  # in place: an allocation costs more than a pass
         max_sin, sum_of_sin = torch.stack([sin.max(), sin.sum()]).tolist()
-        # torch.histc took 12 ns a pair on a CPU, this takes 2; |sin θ| = 1 itself falls behind the last bin.
+        # 2 ns a pair on a CPU; torch.histc took 12. |sin θ| = 1 falls into an extra last bin.
         *counts, ones = torch.bincount(sin.mul_(self.bins).flatten().int(), minlength=self.bins + 1).tolist()
         counts[-1] += ones
         self.pairs += sin.numel()
@@ -54,7 +54,7 @@ class AngleStatistics:
         return largest
 
     def add_samples(self, largest: Tensor) -> None:
-        """Count samples by the largest |cos θ| among all their pairs."""
+        """Add samples, given the largest |cos θ| among all pairs of each."""
         largest = largest.clamp(max=1.0)
         sample_min = ((1.0 - largest) * (1.0 + largest)).sqrt()
         max_cos, min_sin, sum_of_sample_min = torch.stack([largest.max(), sample_min.min(), sample_min.sum()]).tolist()
@@ -74,8 +74,8 @@ def measure(
 ) -> None:
     """Add every pair of `input` and `weight` to the statistics.
 
-    p is the layer's `output` less its `bias`, where that is given and exact enough; otherwise it is computed again. One
-    rounding to bfloat16 is all there is of an angle below 10°, and a bias far longer than p leaves its rounding in it.
+    p = w·x is `output` − `bias` where that is given and exact enough; otherwise it is computed again. It is not exact
+    in half types (rounding to bfloat16 hides angles below 10°), nor if the bias is much larger than p.
     """
     dtype = working_dtype(torch.promote_types(input.dtype, weight.dtype))
     if input.numel() == 0 or weight.numel() == 0:
@@ -105,7 +105,7 @@ def _measure_rows(
     bias: Tensor,
     longest_bias: float,
 ) -> None:
-    """Some rows of the input with some rows of the weight at a time."""
+    """Measure a linear layer, some rows of the input and some rows of the weight at a time."""
     rows = max(ROWS_PER_BLOCK, PAIRS_PER_BLOCK // len(weight))
     columns = max(1, PAIRS_PER_BLOCK // rows)
     blocks = input.reshape(-1, input.shape[-1]).split(rows)
@@ -136,7 +136,7 @@ def _measure_windows(
     bias: Tensor,
     longest_bias: float,
 ) -> None:
-    """Some elements of the batch at a time, one at the least."""
+    """Measure a convolution, some elements of the batch at a time."""
     nonzero_kernels = torch.count_nonzero(weight_inverse.flatten(1), dim=1)  # (groups,)
     one = torch.empty((1, *input.shape[1:]), device="meta", dtype=weight.dtype)
     samples = max(1, PAIRS_PER_BLOCK // convolution.native(one, weight.to("meta"), None).numel())
@@ -155,12 +155,12 @@ def _measure_windows(
 
 
 def _is_exact(longest_bias: float, input_inverse: Tensor) -> bool:
-    """Whether no bias is longer than ‖w‖‖x‖: then output − bias is as exact as p itself."""
+    """Return True if |bias| ≤ ‖w‖‖x‖ for all pairs: then output − bias is as exact as p itself."""
     return longest_bias == 0.0 or longest_bias * float(input_inverse.max()) <= 1.0
 
 
 def as_vectors(weight: Tensor, contraction: Contraction) -> Tensor:
-    """The weight vectors as rows."""
+    """Return the weight vectors as rows (out, numbers of a vector)."""
     if isinstance(contraction, Convolution) and contraction.transposed:
         kernels = weight.unflatten(0, (contraction.groups, -1)).transpose(1, 2)  # (groups, out/groups, in/groups, …)
         return kernels.flatten(0, 1).flatten(1)
@@ -168,15 +168,15 @@ def as_vectors(weight: Tensor, contraction: Contraction) -> Tensor:
 
 
 def norms(vectors: Tensor) -> Tensor:
-    """The lengths of the rows; to write down the squares of a large weight, and to add them, took 20 times as long."""
+    """Return the norms of the rows (rows,); squaring and summing a large weight took 20 times as long."""
     return torch.linalg.vector_norm(vectors, dim=1)
 
 
 def shortest(dtype: torch.dtype) -> float:
-    """The length below which squares underflow and a norm is no longer exact: 3e-16 in float32, 1e-146 in float64."""
+    """Return the norm below which squares underflow: 3e-16 in float32, 1e-146 in float64."""
     return math.sqrt(torch.finfo(dtype).tiny / torch.finfo(dtype).eps)
 
 
 def _inverse(norm: Tensor) -> Tensor:
-    """1/norm, and 0 for a vector that is zero, too short to tell, or not finite; uses `norm` up."""
+    """Return 1/norm, or 0 for norms that are 0, below `shortest`, or not finite; overwrites `norm`."""
     return norm.masked_fill_(norm < shortest(norm.dtype), 0.0).reciprocal_().nan_to_num_(nan=0.0, posinf=0.0)

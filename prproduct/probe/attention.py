@@ -1,4 +1,4 @@
-"""The four projections of MultiheadAttention, of which the last sees data that no hook sees."""
+"""The four projections of nn.MultiheadAttention; the input of the last is recomputed, since no hook sees it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ARGUMENTS = (
 
 
 def read_attention(layer: nn.MultiheadAttention, call: Call) -> Iterator[Pairing]:
-    """The projections q, k and v of the arguments, and out, of what the heads attended to."""
+    """The projections q, k and v of the arguments, and the projection of the heads' output."""
     query, key, value, padding_mask, need_weights, attention_mask, _, is_causal = call.arguments(*_ARGUMENTS)
     joined = layer.in_proj_weight is not None
     for place, (part, data) in enumerate((("q", query), ("k", key), ("v", value))):
@@ -40,13 +40,13 @@ def read_attention(layer: nn.MultiheadAttention, call: Call) -> Iterator[Pairing
 
 
 def _attended(layer: nn.MultiheadAttention, query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor:
-    """What the heads hand to the output projection: torch's own attention with the identity in that place."""
+    """Return the input of the output projection, by torch's attention with the identity as output projection."""
     size, joined = layer.embed_dim, layer.in_proj_weight is not None
     bias: Tensor | None = layer.in_proj_bias
     apart: list[Tensor] = [layer.q_proj_weight, layer.k_proj_weight, layer.v_proj_weight]
     identity = torch.eye(size, dtype=query.dtype, device=query.device)
     product = product_of(layer)
-    if not product.has_native_forward:  # torch's attention knows no other than the inner product
+    if not product.has_native_forward:  # torch's attention computes the inner product only
         weights = layer.in_proj_weight.chunk(3) if joined else apart
         biases = (None,) * 3 if bias is None else bias.chunk(3)
         query, key, value = (

@@ -1,4 +1,4 @@
-"""The two parts of a weight's gradient: along each weight vector, which stretches it, and across, which turns it."""
+"""The two parts of a weight's gradient: along each weight vector (length) and orthogonal to it (direction)."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ NUMBERS_PER_BLOCK = 2**17  # as many as stay in the processor's cache
 
 
 class GradientParts(NamedTuple):
-    """Norms over all weight vectors: length² + direction² is the squared norm of the whole gradient."""
+    """Norms of the two parts over all weight vectors; length² + direction² = ‖gradient‖²."""
 
     length: float
     direction: float
 
 
 def split(grad: Tensor, weight: Tensor, contraction: Contraction) -> GradientParts:
-    """For each weight vector w with gradient g: (g·w)w/‖w‖² and the rest. At w = 0 all of g turns.
+    """Return the norms of (g·w)w/‖w‖² and of the rest, for weight vectors w with gradients g; at w = 0 all is the rest.
 
-    ‖rest‖² is ‖g‖² − (g·w)²/‖w‖²: its error is one of rounding beside ‖g‖², also where hardly anything turns.
+    ‖rest‖² = ‖g‖² − (g·w)²/‖w‖², with an absolute error of about eps · ‖g‖².
     """
     dtype = working_dtype(torch.promote_types(grad.dtype, weight.dtype))
     grads, weights = (as_vectors(t.detach(), contraction) for t in (grad, weight))
     scale = max(abs(number) for number in torch.stack(grads.aminmax()).tolist()) if grads.numel() else 0.0
     if not 0.0 < scale < math.inf:
         return GradientParts(scale, scale)
-    scale = 1.0 if 1e-9 < scale < 1e9 else scale  # squares of very small ones would vanish
+    scale = 1.0 if 1e-9 < scale < 1e9 else scale  # else squares underflow or overflow
     length = direction = 0.0
     rows = max(1, NUMBERS_PER_BLOCK // weights.shape[1])
     for g, w in zip(grads.split(rows), weights.split(rows), strict=True):

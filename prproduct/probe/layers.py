@@ -1,4 +1,4 @@
-"""The layers that a probe can read, and how: one reader a kind of layer."""
+"""Which layers a probe can measure, and a reader for each type: which weights a call multiplies with which data."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Reader = Callable[[Any, Call], Iterator[Pairing]]
 
 
 def read_linear(layer: nn.Linear, call: Call) -> Iterator[Pairing]:
-    """Every row of the input meets every row of the weight."""
+    """Every row of the input is multiplied with every row of the weight."""
     yield Pairing("", layer, "weight", Linear(), call.first(), output=_plain_output(layer, call), bias=layer.bias)
 
 
@@ -31,7 +31,7 @@ def read_columns(layer: nn.Module, call: Call) -> Iterator[Pairing]:
 
 
 def read_convolution(layer: Any, call: Call) -> Iterator[Pairing]:
-    """Every window meets every kernel of its group; padding belongs to the window."""
+    """Every window is multiplied with every kernel of its group; a window includes its padding."""
     input: Tensor = _batched(layer, call.first())
     padding = layer.padding
     if layer.padding_mode != "zeros" or isinstance(padding, str):
@@ -44,7 +44,7 @@ def read_convolution(layer: Any, call: Call) -> Iterator[Pairing]:
 
 
 def read_transposed_convolution(layer: Any, call: Call) -> Iterator[Pairing]:
-    """The windows are those of the zero-stuffed input."""
+    """As for a convolution; the windows are those of the input with zeros inserted by the stride."""
     input, output_size = call.arguments("input", "output_size")
     geometry = (layer.stride, layer.padding, layer.kernel_size, len(layer.kernel_size), layer.dilation)
     extra = tuple(layer._output_padding(input, output_size, *geometry))
@@ -59,12 +59,12 @@ def _batched(layer: Any, tensor: Any) -> Any:
 
 
 def _plain_output(layer: nn.Module, call: Call) -> Tensor | None:
-    """The output, if it is surely p + bias: a forward or a subclass of somebody else's may have done anything."""
+    """Return the output if it is known to be p + bias: of torch's and prproduct's own classes, else None."""
     known = type(layer).__module__.startswith(("torch.nn.modules.", "prproduct.nn.")) and "forward" not in vars(layer)
     return call.output if known and product_of(layer).has_native_forward else None
 
 
-# A subclass stands before its base.
+# Subclasses before their bases.
 _READERS: list[tuple[type[nn.Module], Reader]] = [
     (nn.MultiheadAttention, read_attention),
     (nn.RNNBase, read_recurrent),
@@ -77,7 +77,7 @@ KNOWN = "Linear, Conv1d to ConvTranspose3d, LSTM, GRU, RNN, their cells, Multihe
 
 
 def reader_of(layer: nn.Module) -> Reader | None:
-    """How to read this layer; None where there is nothing to read."""
+    """Return the reader of a layer; None if it cannot be measured."""
     for kind, reader in _READERS:
         if isinstance(layer, kind):
             return reader
@@ -86,8 +86,8 @@ def reader_of(layer: nn.Module) -> Reader | None:
 
 
 def find_layers(model: nn.Module) -> dict[str, nn.Module]:
-    """The layers of a model that can be read, by name; a layer with several names has its first."""
-    # MultiheadAttention reads the weight of its out_proj and never calls it.
+    """Return {name: layer} of the layers that can be measured; a layer with several names has its first."""
+    # MultiheadAttention uses the weight of its out_proj without calling it.
     never_called = {layer.out_proj for layer in model.modules() if isinstance(layer, nn.MultiheadAttention)}
     return {
         name.replace("_orig_mod.", ""): layer  # torch.compile puts this into the names of what it wraps
@@ -96,25 +96,26 @@ def find_layers(model: nn.Module) -> dict[str, nn.Module]:
     }
 
 
-# What goes into super().forward, in a layer of somebody else's class whose own forward changes the data before: for the
-# length of a sampled forward such a layer has a class that looks like its own, with one more between its own and the
-# class of torch or of prproduct that it derives from. There super().forward comes by; no number changes.
+# A subclass of nn.Linear, say, may change the data in its forward and then call super().forward: the angles are those
+# of the data that arrive there. Hooks see the outer forward only, and patching nn.Linear.forward would affect every
+# other model and thread. So for the length of a sampled forward the layer gets a class that inherits from its own and
+# from a class inserted before nn.Linear in the method resolution order, whose forward is watched. No number changes.
 _KNOWN = ("torch.nn.modules.", "prproduct.nn.", "transformers.pytorch_utils")
-_watchers: dict[nn.Module, list[Watcher]] = {}
+_watchers: dict[nn.Module, list[ForwardWatcher]] = {}
 _WATCHED: set[type] = set()  # the classes made here
 
 
 def has_own_forward(layer: nn.Module) -> bool:
-    """Whether somebody else's class says what this layer's forward does."""
+    """Return True if the layer's forward is defined by a class that is not torch's or prproduct's."""
     return "forward" not in vars(layer) and not any(map(_is_known, _with_forward(type(layer))[:1]))
 
 
 def has_known_base(layer: nn.Module) -> bool:
-    """Whether there is a forward below the layer's own that can be read."""
+    """Return True if the layer derives from a class of torch or prproduct with a forward."""
     return any(map(_is_known, _with_forward(type(layer))))
 
 
-class Watcher:
+class ForwardWatcher:
     """Calls `before(layer, args)` and `after(layer, args, kwargs, output)` around super().forward, until `remove`."""
 
     def __init__(self, layer: nn.Module, before: Callable[..., None] | None, after: Callable[..., None]) -> None:
@@ -128,7 +129,7 @@ class Watcher:
         others.remove(self)
         if not others:
             del _watchers[self.layer]
-            if type(self.layer) in _WATCHED:  # a lazy layer may have changed its class meanwhile
+            if type(self.layer) in _WATCHED:  # a lazy layer may have changed its class in its first forward
                 self.layer.__class__ = type(self.layer).__bases__[0]
 
 
@@ -142,7 +143,7 @@ def _is_known(cls: type) -> bool:
 
 @functools.cache
 def _watched(cls: type[nn.Module]) -> type[nn.Module]:
-    """A class like cls, in which super().forward is watched."""
+    """Return a class like `cls` in which the forward of its torch or prproduct base is watched."""
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         watchers = list(_watchers.get(self, ()))

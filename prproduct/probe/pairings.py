@@ -1,4 +1,4 @@
-"""What a call of a layer multiplies with what: its weight vectors, its data vectors, and the contraction of the two."""
+"""Which weights a call of a layer multiplies with which data: the interface between readers and the measurement."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from prproduct.products import P, Product
 
 
 def as_it_is(weight: Tensor) -> Tensor:
-    """Most weights lie as their contraction wants them."""
+    """Return the weight unchanged."""
     return weight
 
 
 @dataclass(frozen=True)
 class Pairing:
-    """One product in one call of a layer. `view` takes from the parameter, and from its gradient, what takes part.
+    """One product in one call of a layer: `data` is contracted with `view(owner.parameter)`.
 
-    `output` and `bias` are what the layer made of p, where that is known.
+    `view` selects the part of the parameter, and of its gradient, that takes part. If `output` is given, it is
+    p + `bias`.
     """
 
     part: str
@@ -37,7 +38,7 @@ class Pairing:
 
 
 class RandomState:
-    """The random numbers that a layer is about to draw, so that its dropout can be repeated."""
+    """The state of the random generators before a forward, so that its dropout can be repeated."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -46,7 +47,7 @@ class RandomState:
 
     @contextlib.contextmanager
     def again(self) -> Iterator[None]:
-        """Inside, the generators stand where they stood; afterwards, where they stand now."""
+        """Set the generators to the saved state inside the context, and restore them afterwards."""
         with torch.random.fork_rng(devices=[] if self.cuda is None else [self.device]):
             torch.set_rng_state(self.host)
             if self.cuda is not None:
@@ -56,7 +57,7 @@ class RandomState:
 
 @dataclass(frozen=True)
 class Call:
-    """One call of a layer, as a forward hook sees it."""
+    """Arguments and output of one call of a layer, from its forward hook."""
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
@@ -64,20 +65,20 @@ class Call:
     random: RandomState | None = None
 
     def arguments(self, *names: str) -> list[Any]:
-        """The arguments of these names, in the order of the layer's signature; None where one was not given."""
+        """Return the arguments `names`, listed in the order of the layer's signature; None for one not passed."""
         given = {**dict(zip(names, self.args, strict=False)), **self.kwargs}
         return [given.get(name) for name in names]
 
     def first(self) -> Any:
-        """The first argument, whatever its name."""
+        """Return the first argument, positional or by keyword."""
         return next(iter((*self.args, *self.kwargs.values())))
 
     def repeated_dropout(self) -> contextlib.AbstractContextManager[None]:
-        """Inside, dropout draws what it drew in this call; readers are called there, and without gradient."""
+        """Return a context in which dropout draws the same mask as in this call."""
         return contextlib.nullcontext() if self.random is None else self.random.again()
 
 
 def product_of(layer: nn.Module) -> Product:
-    """The product under which a layer works: `p` for a native one."""
+    """Return the product of a layer; `P()` for a native one."""
     product = getattr(layer, "product", None)
     return product if isinstance(product, Product) else P()

@@ -1,4 +1,4 @@
-"""The paper's figure: |sin θ| over training, one panel a layer, one line a run."""
+"""The paper's figure: |sin θ| over training, one panel per layer, one line per run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TITLES = {
     "direction_norm": "norm of the direction gradient",
     "direction_share": "share of the direction gradient",
 }
-# Okabe and Ito's colours, told apart by colour-blind readers.
+# Okabe and Ito's colours, which colour-blind readers can distinguish.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#000000", "#e69f00", "#56b4e9")
 
 
@@ -34,11 +34,11 @@ def plot(
     names: Iterable[str] | None = None,
     path: str | Path | None = None,
 ) -> Figure:
-    """Draw a statistic over the training steps, one panel a layer and part, one line a run; needs matplotlib.
+    """Plot a statistic over the training steps, one panel per layer and part, one line per run; needs matplotlib.
 
-    `runs` maps a label to a probe's records or to the JSONL file they were written to. `statistic` is any of the
-    numbers of a record; the default is the one of the paper's figures. `names` chooses panels and their order,
-    `path` saves the figure.
+    `runs` maps a label to a probe's records, or to the JSONL file they were written to. `statistic` is a number of a
+    record; the default is that of the paper's figures. `names` selects panels and their order; the figure is saved to
+    `path`.
 
     >>> import torch, prproduct as pr
     >>> runs = {}
@@ -92,7 +92,7 @@ def plot(
 
 
 def _lines(records: Iterable[AngleRecord] | str | Path, statistic: str) -> dict[str, list[tuple[int, float]]]:
-    """(step, value) of every layer and part; of the steps in training mode, or of those in eval mode if all were."""
+    """Return {name: [(step, value), …]} of the steps in training mode, or in eval mode if there are no others."""
     records = read_jsonl(records) if isinstance(records, (str, Path)) else list(records)
     training = any(record.training for record in records)
     lines: dict[str, list[tuple[int, float]]] = {}

@@ -1,4 +1,4 @@
-"""What the probe found in one product at one step: as numbers, as lines of JSON, and in TensorBoard."""
+"""`AngleRecord`, the statistics of one product at one step, and its forms as JSON lines and TensorBoard events."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NUMBERS = (*SCALARS, "length_norm", "direction_norm")  # the fields that may be
 
 
 class SummaryWriter(Protocol):
-    """What the probe asks of a TensorBoard writer; torch's and tensorboardX's have it."""
+    """The methods of a TensorBoard writer that a probe calls; torch's and tensorboardX's writers have them."""
 
     def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> Any: ...
 
@@ -38,7 +38,7 @@ class SummaryWriter(Protocol):
 
 @dataclass(frozen=True)
 class AngleRecord:
-    """One product of one layer at one sampled step. The angles are None where there was no pair, as in an empty batch.
+    """One product of one layer at one sampled step. Angles are None if there was no pair, as in an empty batch.
 
     >>> record = AngleRecord(0, True, "fc", "", "pr", calls=1, pairs=2, zero_pairs=0, min_sin=0.6, mean_sin=0.8,
     ...     max_sin=1.0, max_cos=0.8, sample_min_sin=0.6, histogram=(0, 1, 0, 1), length_norm=4.0, direction_norm=3.0)
@@ -46,19 +46,19 @@ class AngleRecord:
     ('fc', 5.0, 0.36)
     """
 
-    step: int  # counts the training steps, or those in eval mode
+    step: int  # steps in training mode and in eval mode are counted separately
     training: bool
     layer: str  # its name in the model
-    part: str  # which of the layer's products: "input_l0", "hidden_l0", "q", …; "" where there is but one
+    part: str  # which of the layer's products: "input_l0", "hidden_l0", "q", …; "" if it has one only
     product: str  # "p" for a native layer
     calls: int  # how often the layer ran in this step
     pairs: int
-    zero_pairs: int  # of these, pairs with a vector that is (as good as) zero or not finite: they count as orthogonal
+    zero_pairs: int  # pairs with a vector that is zero, too short or not finite: they count as orthogonal
     min_sin: float | None
     mean_sin: float | None
     max_sin: float | None
     max_cos: float | None
-    sample_min_sin: float | None  # the authors' statistic: a sample's minimum, averaged over the samples
+    sample_min_sin: float | None  # the paper's statistic: the minimum of each sample, averaged over samples
     histogram: tuple[int, ...]  # of |sin θ|, in bins of equal width from 0 to 1
     length_norm: float | None = (
         None  # of the gradient's part along the weight vectors; None where there was no backward
@@ -77,7 +77,7 @@ class AngleRecord:
         found: AngleStatistics,
         gradient: GradientParts | None,
     ) -> AngleRecord:
-        """From what was counted."""
+        """Return the record of these statistics."""
         some = found.pairs > 0
         return cls(
             step=step,
@@ -100,19 +100,19 @@ class AngleRecord:
 
     @property
     def name(self) -> str:
-        """Layer and part, as figures and TensorBoard show them."""
+        """Layer and part, joined by a slash."""
         return "/".join(part for part in (self.layer, self.part) if part)
 
     @property
     def gradient_norm(self) -> float | None:
-        """The norm of the weight's whole gradient."""
+        """The norm of the weight's gradient."""
         if self.length_norm is None or self.direction_norm is None:
             return None
         return math.hypot(self.length_norm, self.direction_norm)
 
     @property
     def direction_share(self) -> float | None:
-        """direction_norm²/gradient_norm²; the share of the length is the rest to 1. None at a gradient of 0."""
+        """direction_norm² / gradient_norm²; None for a gradient of 0."""
         norm = self.gradient_norm
         if self.direction_norm is None or not norm:
             return None
@@ -120,7 +120,7 @@ class AngleRecord:
 
 
 def write_jsonl(records: Iterable[AngleRecord], path: str | Path) -> None:
-    """Append the records to a file, one JSON object a line; JSON has no NaN, which becomes "nan", and Inf "inf"."""
+    """Append the records to a file, one JSON object per line. NaN and Inf become the strings "nan" and "inf"."""
     lines = [json.dumps(_as_json(record), ensure_ascii=False, allow_nan=False) + "\n" for record in records]
     with Path(path).open("a", encoding="utf-8") as file:
         file.writelines(lines)
@@ -133,7 +133,7 @@ def _as_json(record: AngleRecord) -> dict[str, Any]:
 
 
 def read_jsonl(path: str | Path) -> list[AngleRecord]:
-    """The records of a file that `write_jsonl` or a probe wrote."""
+    """Return the records of a file that `write_jsonl` or a probe wrote."""
     records, known = [], {field.name for field in fields(AngleRecord)}
     for number, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), start=1):
         try:
@@ -148,7 +148,7 @@ def read_jsonl(path: str | Path) -> list[AngleRecord]:
 
 
 def write_tensorboard(records: Iterable[AngleRecord], writer: SummaryWriter) -> None:
-    """Scalars and a histogram for each record, below `angles/`, or `angles/eval/` for those of eval mode."""
+    """Write scalars and a histogram for each record, below `angles/`, or `angles/eval/` for eval mode."""
     for record in records:
         tag = f"angles/{record.name}" if record.training else f"angles/eval/{record.name}"
         for scalar in (*SCALARS, *GRADIENT_SCALARS):
@@ -159,7 +159,7 @@ def write_tensorboard(records: Iterable[AngleRecord], writer: SummaryWriter) -> 
             continue
         bins = len(record.histogram)
         centres = [(index + 0.5) / bins for index in range(bins)]
-        # Sum and sum of squares are shown nowhere; the one is exact, the other that of the bins' centres.
+        # TensorBoard does not show sum and sum of squares; the latter is that of the bins' centres.
         writer.add_histogram_raw(
             f"{tag}/sin",
             min=record.min_sin,

@@ -1,7 +1,7 @@
-"""The products of recurrent layers: of the input, of the hidden state, and of an LSTM's projection.
+"""The products of recurrent layers: with the input, with the hidden state, and in an LSTM's projection.
 
-A hook sees what goes into an LSTM and what comes out of it. What comes out of the last layer are its hidden states; the
-layers below run once more, each as a layer of its own, without gradient.
+A hook sees the input and the output of an LSTM. The output holds the hidden states of its last layer only; those of the
+layers below are recomputed layer by layer, without gradient.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PARAMETERS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr")
 
 
 def read_cell(cell: Any, call: Call) -> Iterator[Pairing]:
-    """One step: the input, and the hidden state before it."""
+    """The products of one step: with the input, and with the hidden state before it."""
     input, state = call.arguments("input", "hx")
     hidden = state[0] if isinstance(state, (tuple, list)) else state
     yield Pairing("input", cell, "weight_ih", Linear(), input)
@@ -32,7 +32,7 @@ def read_cell(cell: Any, call: Call) -> Iterator[Pairing]:
 
 
 def read_recurrent(layer: Any, call: Call) -> Iterator[Pairing]:
-    """For every layer and direction: the inputs of all steps, and the hidden states before them."""
+    """The products of every layer and direction: with the inputs of all steps, and the hidden states before them."""
     input, first_state = call.arguments("input", "hx")
     sizes, data, output = _flat(layer, input, call.output[0])
     if data.numel() == 0:
@@ -56,7 +56,7 @@ def read_recurrent(layer: Any, call: Call) -> Iterator[Pairing]:
 
 
 def _flat(layer: Any, input: Any, output: Any) -> tuple[list[int], Tensor, Tensor]:
-    """How many rows each step has, and the rows of input and output, step after step."""
+    """Return the number of rows of each step, and all rows of input and output in the order of steps."""
     if isinstance(input, PackedSequence):
         return input.batch_sizes.tolist(), input.data, output.data
     if input.dim() == 2:  # unbatched
@@ -67,7 +67,7 @@ def _flat(layer: Any, input: Any, output: Any) -> tuple[list[int], Tensor, Tenso
 
 
 def _first_states(layer: Any, given: Any, data: Tensor, batch: int, input: Any) -> list[Tensor]:
-    """(layers · directions, batch, size) of the hidden state, and of an LSTM's cell; zeros where none was given."""
+    """Return the initial hidden state, and an LSTM's cell state, of shape (layers · directions, batch, size)."""
     directions = 2 if layer.bidirectional else 1
     if given is None:
         sizes = [layer.proj_size or layer.hidden_size, layer.hidden_size][: 2 if layer.mode == "LSTM" else 1]
@@ -79,7 +79,7 @@ def _first_states(layer: Any, given: Any, data: Tensor, batch: int, input: Any) 
 
 
 def _run(layer: Any, depth: int, data: Tensor, sizes: Sequence[int], states: Sequence[Tensor]) -> Tensor:
-    """The hidden states of one layer of several, both directions side by side."""
+    """Return the hidden states of layer `depth` for all steps, both directions concatenated."""
     options: dict[str, Any] = {"bias": layer.bias, "bidirectional": layer.bidirectional, "product": product_of(layer)}
     kind = layer.mode.partition("_")[0]
     if kind == "LSTM":
@@ -98,11 +98,11 @@ def _run(layer: Any, depth: int, data: Tensor, sizes: Sequence[int], states: Seq
 
 
 def _before(after: Tensor, first: Tensor, sizes: Sequence[int], reverse: bool) -> Tensor:
-    """The hidden states before each step, from those after it and the first; rows as in `after`."""
+    """Return the hidden states before each step, given those after it and the initial ones; rows as in `after`."""
     steps = after.split(list(sizes))
     if not reverse:
         return torch.cat([first, *(step[:size] for step, size in zip(steps, sizes[1:], strict=False))])
-    # Backwards in time, the longest sequences begin, and the others join with their own first state.
+    # Backwards in time, the longest sequences start first; shorter ones join with their initial state.
     following = [*zip(steps[1:], sizes[1:], strict=True), (first[:0], 0)]
     return torch.cat(
         [t for (step, joined), size in zip(following, sizes, strict=True) for t in (step, first[joined:size])]
@@ -112,7 +112,7 @@ def _before(after: Tensor, first: Tensor, sizes: Sequence[int], reverse: bool) -
 def _before_projection(
     layer: Any, ending: str, data: Tensor, before: Tensor, cell: Tensor, sizes: Sequence[int], reverse: bool
 ) -> Tensor:
-    """o∘tanh c of every step, which an LSTM with proj_size multiplies by weight_hr."""
+    """Return o∘tanh c of every step, which an LSTM with proj_size multiplies with weight_hr."""
     parameters: list[Any] = [getattr(layer, f"{name}{ending}", None) for name in _PARAMETERS]
     weight_ih, weight_hh, bias_ih, bias_hh, _ = parameters
     product = product_of(layer)

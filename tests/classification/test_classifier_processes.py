@@ -8,6 +8,7 @@ from training_runs import SMALL, assert_same_run, judged, metrics, run, train_to
 
 from prproduct.lab import runs
 
+pytestmark = pytest.mark.slow
 # 1,298 images in batches of 201: shares of 100 and 101, and a last batch of 92.
 UNEVEN = replace(SMALL, product="pr", batch_size=201, epochs=2, log_every=1, augment=True, clip_norm=1.0)
 

@@ -80,6 +80,11 @@ def test_a_page_of_real_runs_has_their_numbers(trained, tmp_path, capsys):
     assert runs.read(trained / "p-0").config["data"]["fingerprint"] in page
 
 
+def test_a_training_records_for_how_long_its_main_thread_had_the_cpu(trained):
+    for epoch in runs.read(trained / "p-0").of("epoch"):
+        assert 0 < epoch["time"]["cpu_seconds"] <= epoch["time"]["train_seconds"] + 0.01
+
+
 def test_markdown_of_real_runs_has_the_same_tables(trained, tmp_path):
     report.write([trained], tmp_path / "report.md")
     text = (tmp_path / "report.md").read_text()
@@ -291,7 +296,7 @@ def test_the_cost_leaves_out_the_first_epoch_and_what_was_resumed(tmp_path):
     made_run(tmp_path / "a", "p", 0, epochs=5)
     folder = made_run(tmp_path / "b", "pr", 0, epochs=5)
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    lines[0]["time"] |= {"train_seconds": 300.0, "samples_per_second": 2.0}  # it compiled
+    lines[0]["time"] |= {"train_seconds": 300.0, "samples_per_second": 2.0, "cpu_seconds": 300.0}  # it compiled
     lines[2]["time"]["train_seconds"] = 0.03  # it was resumed near its end
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     text = said(cost(groups(files.find([tmp_path]))))
@@ -304,6 +309,16 @@ def test_times_of_two_machines_are_not_compared(tmp_path):
     path = made_run(tmp_path / "b", "pr", 0) / "config.json"
     path.write_text(path.read_text().replace('"threads": 1', '"threads": 8'))
     assert "PR | 2 | 3.00 | – | x86_64, cpu, 8 threads" in said(cost(groups(files.find([tmp_path]))))
+
+
+@pytest.mark.parametrize(
+    ("product", "busy", "ratio"), [("pr", 0.91, "1.50"), ("pr", 0.89, "–"), ("pr", None, "–"), ("p", 0.89, "–")]
+)
+def test_times_of_runs_that_shared_their_core_or_did_not_record_it_are_not_compared(tmp_path, product, busy, ratio):
+    for name in ("p", "pr"):
+        for seed in range(2):
+            made_run(tmp_path / f"{name}-{seed}", name, seed, busy=busy if (name, seed) == (product, 1) else 1.0)
+    assert f"PR | 4 | 3.00 | {ratio} | x86_64, cpu, 1 thread" in said(cost(groups(files.find([tmp_path]))))
 
 
 def test_angles_are_drawn_for_each_layer_and_for_many_only_some_and_by_depth(tmp_path):

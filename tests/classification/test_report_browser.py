@@ -6,7 +6,7 @@ from made_runs import made_run
 
 from prproduct.classification import report
 
-pytestmark = pytest.mark.skipif(SKIPPED, reason=REASON)
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(SKIPPED, reason=REASON)]
 
 
 @pytest.fixture(scope="module")

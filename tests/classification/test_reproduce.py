@@ -8,10 +8,9 @@ import pytest
 from rich.console import Console
 
 from prproduct import cli
-from prproduct.classification import reproduce_command, studies, summary
+from prproduct.classification import reproduce_command, studies
 from prproduct.classification.data import load
-from prproduct.classification.reproduce import jobs, run_folder
-from prproduct.classification.studies import Choice, configs
+from prproduct.classification.studies import Choice, configs, jobs, run_folder
 from prproduct.classification.training import ClassifierConfig, train
 from prproduct.lab import runs
 from prproduct.lab.errors import InputError
@@ -223,7 +222,7 @@ def record(product, seed, last, selected):
 def rows_of(records):
     console = Console(width=80)
     with console.capture() as shown:
-        console.print(*summary.tables(records))
+        console.print(*reproduce_command.tables(records))
     return rows_in(shown.get())
 
 

@@ -16,8 +16,7 @@ from prproduct.lab import runs
 from prproduct.lab.engine import Stopped
 from prproduct.lab.errors import InputError
 from prproduct.lab.sweep import Ending, Job, Plan, sweep
-from prproduct.lab.sweep.driver import DIED, FAILED, FINISHED, REFUSED, STOPPED
-from prproduct.lab.sweep.jobs import attempt
+from prproduct.lab.sweep.jobs import DIED, FAILED, FINISHED, REFUSED, STOPPED, attempt
 from prproduct.lab.sweep.progress import Silent, Terminal, steps_done
 
 

@@ -52,6 +52,7 @@ def swept(tmp_path_factory):
     )
 
 
+@pytest.mark.slow
 def test_a_run_whose_process_was_killed_ends_as_if_nothing_had_happened(swept):
     assert swept.results["killed"].attempts == 2
     assert "killed: its worker died (SIGKILL, as when memory is full); try 2 of 3" in swept.said
@@ -62,6 +63,7 @@ def test_a_run_whose_process_was_killed_ends_as_if_nothing_had_happened(swept):
     assert angles[0] == angles[1]
 
 
+@pytest.mark.slow
 def test_a_run_that_diverges_is_reported_and_not_tried_again(swept):
     result = swept.results["diverges"]
     assert not result.finished
@@ -69,11 +71,13 @@ def test_a_run_that_diverges_is_reported_and_not_tried_again(swept):
     assert "is NaN or infinite" in result.ending.why
 
 
+@pytest.mark.slow
 def test_a_finished_run_is_not_touched(swept):
     assert swept.results["finished"].attempts == 0
     assert content(swept.here / "finished") == swept.before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["stopped", "breaks"])
 def test_a_worker_that_was_asked_to_stop_or_failed_is_tried_again_from_its_checkpoint(swept, name):
     assert swept.results[name].finished
@@ -81,6 +85,7 @@ def test_a_worker_that_was_asked_to_stop_or_failed_is_tried_again_from_its_check
     assert_same_run(swept.here / name, swept.here / "whole")
 
 
+@pytest.mark.slow
 def test_an_error_that_the_user_can_mend_is_reported_and_the_rest_goes_on(swept):
     assert swept.results["another"].attempts == 1
     assert "is no run and not empty, it holds letter.txt" in swept.results["another"].ending.why

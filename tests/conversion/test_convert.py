@@ -3,6 +3,7 @@
 import copy
 import io
 import pickle
+import re
 
 import pytest
 import torch
@@ -602,3 +603,15 @@ def test_a_large_part_that_stays_under_p_is_said_in_one_line_with_the_largest():
 
 def test_a_small_part_that_stays_under_p_is_not_worth_a_line():
     pr.convert(nn.Sequential(nn.Linear(64, 64), Experts(1), nn.Embedding(1000, 64)))
+
+
+@pytest.mark.parametrize("layout", ["sparse_coo", "sparse_csr"])
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta state:UserWarning")
+def test_sparse_weights_are_left_and_one_line_says_so(layout):
+    sparse = nn.Linear(4, 4)
+    sparse.weight = nn.Parameter(sparse.weight.detach().to_sparse(layout=getattr(torch, layout)))
+    reason = f"sparse weights ({layout}): make them dense first"
+    with pytest.raises(ValueError, match=re.escape(f"nothing to convert in Linear: 1 × Linear ({reason})") + "$"):
+        pr.convert(sparse)
+    model = nn.Sequential(nn.Linear(4, 4), sparse)
+    assert [row.why for row in pr.report(pr.convert(model)).left] == [reason]

@@ -57,7 +57,7 @@ def test_a_sweeps_bars_show_names_with_brackets_and_end_at_100_percent(tmp_path)
     progress.begin([job], 0)
     progress.look([job])
     progress.settled(job, Ending("finished"))
-    progress.end()
+    progress.stop()
     said = stream.getvalue()
     assert "[bold]a[/bold]" in said
     assert "100%" in said

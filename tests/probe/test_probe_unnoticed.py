@@ -86,7 +86,7 @@ def test_hooks_are_on_the_model_alone_between_samples_and_gone_after_close():
 
 def test_between_samples_nothing_is_measured(monkeypatch):
     measured = []
-    monkeypatch.setattr("prproduct.probe.angle_probe.measure", lambda *arguments: measured.append(1))
+    monkeypatch.setattr("prproduct.probe.sampled_step.measure", lambda *arguments: measured.append(1))
     net = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
     with pr.AngleProbe(net, every=5):
         for step in range(11):
@@ -95,7 +95,7 @@ def test_between_samples_nothing_is_measured(monkeypatch):
 
 
 def test_arguments_are_copied_only_where_there_is_a_replay(monkeypatch):
-    monkeypatch.setattr("prproduct.probe.angle_probe._Before", None)
+    monkeypatch.setattr("prproduct.probe.angle_probe.ForwardState", None)
     with pr.AngleProbe(Block()) as probe:
         probe._model(torch.randn(2, 3, 5, 5))
     assert probe.records

@@ -1,38 +1,104 @@
-"""The batches of an epoch: an order keyed by (seed, epoch), shared between processes, that can begin at any step."""
+"""Batches of an epoch: shuffled, augmented on the device, normalised, and shared between processes.
+
+The order of an epoch is a function of (seed, epoch); the crop and flip of an image are a function of (seed, epoch, its
+index in the training set). Neither depends on the batch size, the process or earlier draws. So an epoch can start at
+any step, and a resumed run needs no saved random state.
+"""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from prproduct.classification.data.augment import Augmentation, normalise
 from prproduct.classification.data.dataset import Dataset
 from prproduct.lab.errors import InputError
 from prproduct.lab.keyed import keyed_bits
 
-_STREAM = 2
+PADDING = 4
+# The last part of the key of each kind of random number, so that no two kinds share bits; dataset.py has 3.
+_AUGMENTATION, _ORDER = 1, 2
+
+
+@dataclass(frozen=True, eq=False)
+class Augmentation:
+    """The random crop and flip of every image of the training set in one epoch."""
+
+    row: Tensor  # (images,) of int64: the first row of the crop in the padded image, 0 to 2·PADDING
+    column: Tensor  # (images,) likewise
+    flip: Tensor  # (images,) of bool
+
+    @classmethod
+    def of_epoch(cls, images: int, seed: int, epoch: int, device: torch.device | str = "cpu") -> Augmentation:
+        """Draw the crops and flips of one epoch, and move them to the device in one transfer.
+
+        >>> Augmentation.of_epoch(4, seed=0, epoch=0).row
+        tensor([4, 8, 6, 2])
+        """
+        bits = keyed_bits(np.arange(images), seed, epoch, _AUGMENTATION)
+        places = np.uint64(2 * PADDING + 1)
+        row = (bits >> np.uint64(40)) % places  # bits 40–63, 16–39 and 0: no bit is used twice
+        column = (bits >> np.uint64(16) & np.uint64(0xFFFFFF)) % places
+        flip = (bits & np.uint64(1)).astype(bool)
+        return cls(
+            *(torch.from_numpy(draw).to(device) for draw in (row.astype(np.int64), column.astype(np.int64), flip))
+        )
+
+    def __call__(self, images: Tensor, indices: Tensor) -> Tensor:
+        """Return cropped and flipped images (batch, channels, rows, columns) of any dtype.
+
+        `indices` (batch,) are the images' places in the training set. Each image is padded with 4 zeros (black) on each
+        side, and a window of the original size is cut out.
+        """
+        rows, columns = images.shape[-2:]
+        padded = F.pad(images, (PADDING,) * 4)
+        windows = padded.unfold(2, rows, 1).unfold(3, columns, 1)  # a view: (batch, channels, 9, 9, rows, columns)
+        number = torch.arange(len(images), device=images.device)
+        crops = windows[number, :, self.row[indices], self.column[indices]]
+        return torch.where(self.flip[indices][:, None, None, None], crops.flip(-1), crops)
+
+
+def normalise(images: Tensor, mean: tuple[float, ...], std: tuple[float, ...], levels: int = 255) -> Tensor:
+    """Return float32 images with each channel scaled to (pixel / levels − mean) / std.
+
+    >>> normalise(torch.tensor([[[[0, 255]]]], dtype=torch.uint8), (0.5,), (0.5,))
+    tensor([[[[-1.,  1.]]]])
+    """
+    scale, shift = _scale_and_shift(mean, std, levels, images.device)
+    return images.float().mul_(scale).add_(shift)
+
+
+@functools.cache
+def _scale_and_shift(
+    mean: tuple[float, ...], std: tuple[float, ...], levels: int, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Return two constants of a dataset, copied to the device once: a copy would make every step wait for it."""
+    scale = torch.tensor([1 / (levels * s) for s in std], device=device)
+    shift = torch.tensor([-m / s for m, s in zip(mean, std, strict=True)], device=device)
+    return scale.view(1, -1, 1, 1), shift.view(1, -1, 1, 1)
 
 
 class Batch(NamedTuple):
-    """A process's share of one batch."""
+    """One process's part of one batch."""
 
     step: int  # in the epoch
     images: Tensor  # float32, normalised
     labels: Tensor
-    indices: Tensor  # in the training set, or in the evaluated part
-    whole: int  # images of this batch in all processes: divide the sum of losses by it
+    indices: Tensor  # in the training set, or among the evaluated images
+    whole: int  # images of this batch over all processes: the divisor of a mean loss
 
 
 class TrainingBatches:
-    """Batches of `batch_size` images over all processes together, each process taking its stretch of each batch.
+    """Batches of `batch_size` images over all processes; each process gets a contiguous part of each batch.
 
-    Every image of `indices` comes once an epoch; the last batch is smaller, unless `drop_last`. Order and augmentation
-    depend on (seed, epoch) and on the image, so processes, steps and restarts change nothing:
+    Every image of `indices` comes once an epoch. The last batch is smaller, unless `drop_last`. Order and augmentation
+    do not depend on the number of processes or on where an epoch starts:
 
     >>> from prproduct.classification.data import load
     >>> digits = load("digits")
@@ -77,7 +143,7 @@ class TrainingBatches:
         self._images, self._labels = dataset.train_images.to(device), dataset.train_labels.to(device)
 
     def epoch(self, epoch: int, start_step: int = 0) -> Iterator[Batch]:
-        """The batches of an epoch (from 0), from a step on."""
+        """Yield this process's batches of `epoch` (counted from 0), starting at `start_step`."""
         if not 0 <= start_step <= self.steps:
             raise ValueError(f"step {start_step} of {self.steps}")
         device = self._images.device
@@ -93,14 +159,14 @@ class TrainingBatches:
             yield Batch(step, images, self._labels[indices], indices, len(whole))
 
     def order(self, epoch: int) -> np.ndarray:
-        """The indices in the order in which an epoch takes them, in all processes alike."""
-        bits = keyed_bits(self._indices, self.seed, epoch, _STREAM)
+        """Return the image indices in the order of `epoch`, the same in every process."""
+        bits = keyed_bits(self._indices, self.seed, epoch, _ORDER)
         return self._indices[np.argsort(bits, kind="stable")]
 
 
 @dataclass(frozen=True, eq=False)
 class EvaluationBatches:
-    """Images in their order, normalised and not augmented; each process has one stretch of them, which may be empty."""
+    """Images in their own order, normalised and not augmented; each process gets a contiguous, possibly empty part."""
 
     dataset: Dataset
     images: Tensor
@@ -111,26 +177,26 @@ class EvaluationBatches:
 
     @classmethod
     def of_test(cls, dataset: Dataset, device: torch.device | str = "cpu", **settings: int) -> EvaluationBatches:
-        """The test set."""
+        """Return batches of the test set."""
         return cls(dataset, dataset.test_images.to(device), dataset.test_labels.to(device), **settings)
 
     @classmethod
     def of_training(
         cls, dataset: Dataset, indices: Tensor, device: torch.device | str = "cpu", **settings: int
     ) -> EvaluationBatches:
-        """Some images of the training set: those held out."""
+        """Return batches of the training images at `indices`, such as those held out for validation."""
         return cls(
             dataset, dataset.train_images[indices].to(device), dataset.train_labels[indices].to(device), **settings
         )
 
     def __iter__(self) -> Iterator[Batch]:
-        own = torch.from_numpy(_stretch(np.arange(len(self.images)), self.rank, self.world_size))
+        own = torch.from_numpy(_part_of_rank(np.arange(len(self.images)), self.rank, self.world_size))
         for step, indices in enumerate(own.to(self.images.device).split(self.batch_size)):
             if len(indices):
                 images = normalise(self.images[indices], self.dataset.mean, self.dataset.std, self.dataset.levels)
                 yield Batch(step, images, self.labels[indices], indices, len(self.images))
 
 
-def _stretch(whole: np.ndarray, rank: int, world_size: int) -> np.ndarray:
-    """A process's part: one behind the other they are the whole, and their lengths differ by at most one."""
+def _part_of_rank(whole: np.ndarray, rank: int, world_size: int) -> np.ndarray:
+    """Return the part of process `rank`. The parts are contiguous, in order, and differ in length by at most one."""
     return np.array_split(whole, world_size)[rank]

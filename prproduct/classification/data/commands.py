@@ -1,4 +1,4 @@
-"""`prproduct data list|fetch|verify`."""
+"""The commands `prproduct data list`, `fetch` and `verify`."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from rich.table import Table
 from rich.text import Text
 
 from prproduct.classification.data import locate
-from prproduct.classification.data.dataset import load, missing
+from prproduct.classification.data.dataset import channel_statistics, load, missing
+from prproduct.classification.data.fetch import download_bars
 from prproduct.classification.data.fetch import fetch as fetch_source
-from prproduct.classification.data.progress import download_bars
 from prproduct.classification.data.sources import SOURCES, Source, source
-from prproduct.classification.data.statistics import channel_statistics
 from prproduct.lab.errors import InputError
 
 Name = Annotated[str, typer.Argument(help=f"one of {', '.join(SOURCES)}")]
@@ -25,7 +24,7 @@ DataDir = Annotated[Path | None, typer.Option("--data-dir", help="the folder tha
 
 
 def list_(data_dir: DataDir = None) -> None:
-    """The data sets, and where each was found."""
+    """List the data sets, and where each was found."""
     table = Table("data set", "images", "classes", "train", "test", "where", box=None)
     for known in SOURCES.values():
         channels, rows, columns = known.shape
@@ -40,7 +39,7 @@ def list_(data_dir: DataDir = None) -> None:
 
 
 def fetch(name: Name, data_dir: DataDir = None) -> None:
-    """Find a data set, or else fetch it from where its authors put it, into --data-dir or the cache; then verify it."""
+    """Find a data set, or download it from its authors into --data-dir or the cache; then verify it."""
     wanted = source(name)
     if wanted.layouts and locate.find(wanted, data_dir) is None:
         try:
@@ -52,12 +51,12 @@ def fetch(name: Name, data_dir: DataDir = None) -> None:
 
 
 def verify(name: Name, data_dir: DataDir = None) -> None:
-    """Read all files of a data set and compare them with the official checksums, and its mean and deviation."""
+    """Compare all files of a data set with the official checksums, and its mean and deviation with the known ones."""
     wanted = source(name)
     dataset = load(name, data_dir, download=False)
     mean, std = channel_statistics(dataset.train_images, dataset.levels)
-    for said, true in zip((*wanted.mean, *wanted.std), (*mean, *std), strict=True):
-        if not math.isclose(said, true, abs_tol=1e-7):
+    for known, computed in zip((*wanted.mean, *wanted.std), (*mean, *std), strict=True):
+        if not math.isclose(known, computed, abs_tol=1e-7):
             raise InputError(f"{name}: its mean {mean} and deviation {std} are not {wanted.mean} and {wanted.std}")
     table = Table("data set", name, box=None)
     table.add_row("where", Text(_where(wanted, data_dir)))
@@ -78,7 +77,7 @@ def _where(wanted: Source, data_dir: Path | None) -> str:
 
 
 def _print(table: Table) -> None:
-    """In one line a row where the output is no terminal: paths and fingerprints are for copying."""
+    """Print a table; one line per row where the output is not a terminal, so that paths can be copied."""
     for column in table.columns:
         column.overflow = "fold"
     Console(width=None if sys.stdout.isatty() else 500).print(table)

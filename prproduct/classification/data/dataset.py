@@ -1,8 +1,12 @@
-"""A data set in memory: the whole of it as uint8 tensors, verified before anything is trained on it."""
+"""A data set in memory: uint8 tensors, verified against official checksums, and split into training and validation.
+
+`load` finds or downloads a data set and returns a `Dataset`; `split` returns the indices to train and to validate on.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,13 +19,16 @@ from prproduct.classification.data.fetch import Report, fetch, silent
 from prproduct.classification.data.formats import Pixels
 from prproduct.classification.data.sources import WIDESPREAD_MEAN, WIDESPREAD_STD, Source, source
 from prproduct.lab.errors import InputError
+from prproduct.lab.keyed import keyed_bits
 
 NORMALISATIONS = ("true", "widespread")
+PROTOCOLS = ("validation", "paper")
+_SPLIT = 3  # the last part of the key of its random bits; batches.py has 1 and 2
 
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Images (images, channels, rows, columns) of uint8, labels of int64, and how to normalise."""
+    """Images (images, channels, rows, columns) of uint8, labels (images,) of int64, and how to normalise them."""
 
     name: str
     train_images: Tensor = field(repr=False)
@@ -29,19 +36,19 @@ class Dataset:
     test_images: Tensor = field(repr=False)
     test_labels: Tensor = field(repr=False)
     classes: int
-    mean: tuple[float, ...]  # of each channel, where the pixel value `levels` is 1
+    mean: tuple[float, ...]  # of each channel, of pixel / levels
     std: tuple[float, ...]
     fingerprint: str  # sha256 of images and labels, the same from every layout
     levels: int = 255
 
     @property
     def channels(self) -> int:
-        """Channels of an image."""
+        """The number of channels of an image."""
         return self.train_images.shape[1]
 
     @property
     def image_size(self) -> int:
-        """Rows, and columns, of an image."""
+        """The number of rows, which is that of columns, of an image."""
         return self.train_images.shape[-1]
 
 
@@ -53,10 +60,10 @@ def load(
     normalisation: str = "true",
     report: Report = silent,
 ) -> Dataset:
-    """The data set of that name: found, or else fetched into the cache, and verified.
+    """Return the data set `name`: found on disk or else downloaded into the cache, and verified.
 
-    `normalisation="widespread"` gives the mean and deviation that most CIFAR code has, the paper's code among it;
-    its deviation is not CIFAR's.
+    `normalisation="widespread"` uses the mean and standard deviation of most CIFAR code, the paper's included; its
+    standard deviation is not that of CIFAR's pixels. `report` is called as a download advances.
 
     >>> digits = load("digits")
     >>> digits.train_images.shape, digits.test_images.shape, digits.classes
@@ -71,9 +78,10 @@ def load(
     for part, count, (images, labels) in (("train", wanted.train_count, train), ("test", wanted.test_count, test)):
         if images.shape != (count, *wanted.shape) or labels.min() < 0 or labels.max() >= wanted.classes:
             raise InputError(
-                f"{name}: its {part} images have shape {images.shape}, labels to {labels.max()}; not its own"
+                f"{name}: its {part} images have shape {images.shape} and labels up to {labels.max()}; this is another "
+                "data set"
             )
-    # Copied only where an array is a view of a file's bytes, which torch must not write to.
+    # A copy only where an array is a read-only view of a file's bytes.
     arrays = (np.require(array, requirements=["C", "W"]) for array in (*train, *test))
     train_images, train_labels, test_images, test_labels = map(torch.from_numpy, arrays)
     found = fingerprint(name, train_images, train_labels, test_images, test_labels)
@@ -87,7 +95,7 @@ def load(
 def read_source(
     wanted: Source, data_dir: str | Path | None, *, download: bool, report: Report = silent
 ) -> tuple[Pixels, Pixels]:
-    """Training and test part, from the place where the files are or come to be."""
+    """Return the training and the test images and labels, downloading the files if `download` and none are found."""
     found = locate.find(wanted, data_dir)
     if found is None and download:
         try:
@@ -102,7 +110,7 @@ def read_source(
 
 
 def missing(wanted: Source, data_dir: str | Path | None = None) -> str:
-    """Where the data set is not, and what to put there."""
+    """Return a line that names the searched folders, and the files to put into one of them."""
     layout = wanted.layouts[0]
     what = layout.archive or ", ".join(f"{file.name}.gz" for file in (*layout.train, *layout.test))
     places = ", ".join(map(str, locate.roots(data_dir)))
@@ -111,7 +119,7 @@ def missing(wanted: Source, data_dir: str | Path | None = None) -> str:
 
 
 def fingerprint(name: str, *tensors: Tensor) -> str:
-    """The sha256 of a data set: its name, then shape and content of each tensor.
+    """Return the sha256 over the name, and over dtype, shape and content of each tensor.
 
     >>> fingerprint("a", torch.zeros(2, dtype=torch.uint8))[:8]
     '2d2d46d9'
@@ -121,6 +129,60 @@ def fingerprint(name: str, *tensors: Tensor) -> str:
         digest.update(f"|{tensor.dtype}{tuple(tensor.shape)}|".encode())
         digest.update(np.ascontiguousarray(tensor.numpy()).data)
     return digest.hexdigest()
+
+
+def channel_statistics(images: Tensor, levels: int = 255) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return mean and (population) standard deviation of pixel / levels for each channel of uint8 images.
+
+    Sums are Python integers, so that only the last division rounds.
+
+    >>> channel_statistics(torch.tensor([0, 255, 255, 0], dtype=torch.uint8).reshape(1, 1, 2, 2))
+    ((0.5,), (0.5,))
+    """
+    means, deviations = [], []
+    for channel in range(images.shape[1]):
+        counts = np.bincount(images[:, channel].numpy().ravel(), minlength=256).tolist()
+        n = sum(counts)
+        total = sum(value * count for value, count in enumerate(counts))
+        squares = sum(value * value * count for value, count in enumerate(counts))
+        means.append(total / (n * levels))
+        deviations.append(math.sqrt((n * squares - total**2) / (n * levels) ** 2))
+    return tuple(means), tuple(deviations)
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Ascending indices into the training set; `validation` is empty under the paper's protocol."""
+
+    protocol: str
+    train: Tensor
+    validation: Tensor
+
+
+def split(dataset: Dataset, protocol: str = "validation", *, share: float = 0.1, seed: int = 0) -> Split:
+    """Split the training set into images to train on and images to validate on.
+
+    `validation` holds out the same share of every class (stratified, rounded so that the total is right), drawn by
+    `seed`. That is not the seed of a run: all runs hold out the same images. `paper` holds out nothing: the model is
+    tested every epoch, as in the paper, and reporting the best epoch then means choosing on the test set.
+
+    >>> parts = split(load("digits"))
+    >>> len(parts.train), len(parts.validation)
+    (1298, 144)
+    """
+    if protocol not in PROTOCOLS:
+        raise InputError(f"protocol {protocol!r} is not known; there are {', '.join(PROTOCOLS)}")
+    labels = dataset.train_labels.numpy()
+    everything = np.arange(len(labels))
+    if protocol == "paper":
+        return Split(protocol, torch.from_numpy(everything), torch.empty(0, dtype=torch.int64))
+    held = _held_per_class(np.bincount(labels, minlength=dataset.classes), share)
+    bits = keyed_bits(everything, seed, _SPLIT)
+    chosen = np.zeros(len(labels), bool)
+    for label, count in enumerate(held):
+        members = np.flatnonzero(labels == label)
+        chosen[members[np.argsort(bits[members], kind="stable")[:count]]] = True
+    return Split(protocol, torch.from_numpy(everything[~chosen]), torch.from_numpy(everything[chosen]))
 
 
 def _normalisation(wanted: Source, normalisation: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -134,7 +196,7 @@ def _normalisation(wanted: Source, normalisation: str) -> tuple[tuple[float, ...
 
 
 def _digits() -> tuple[Pixels, Pixels]:
-    """Scikit-learn's 1,797 digits have no test set: ours is every fifth image of each class, in their order."""
+    """Return scikit-learn's 1,797 digits, which have no official test set: ours is every fifth image of each class."""
     from sklearn.datasets import load_digits
 
     digits = load_digits()
@@ -143,3 +205,16 @@ def _digits() -> tuple[Pixels, Pixels]:
     for label in range(10):
         test[np.flatnonzero(labels == label)[4::5]] = True
     return (images[~test], labels[~test]), (images[test], labels[test])
+
+
+def _held_per_class(counts: np.ndarray, share: float) -> np.ndarray:
+    """Return whole numbers near share · counts that add up to share · total, by the largest-remainder method."""
+    total = round(share * counts.sum()) if 0 < share < 1 else 0
+    if total in (0, counts.sum()):
+        raise InputError(
+            f"a validation share of {share} of {counts.sum():,} images leaves none to hold out or to train on"
+        )
+    held = np.floor(share * counts).astype(np.int64)
+    first = np.argsort(held - share * counts, kind="stable")[: total - held.sum()]
+    held[first] += 1
+    return held

@@ -1,6 +1,6 @@
-"""Downloads that go on where they were cut, and count only when the checksum is right.
+"""Downloads of data sets: resumed where the connection was lost, verified by checksum, with progress bars.
 
-Pooch, which verifies too, starts over after each cut; CIFAR's 160 MB come from a slow server.
+Pooch verifies too, but starts again after each lost connection, and CIFAR's 160 MB come from a slow server.
 """
 
 from __future__ import annotations
@@ -10,10 +10,13 @@ import http.client
 import ssl
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from filelock import FileLock
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from prproduct.classification.data.sources import Download, Source
 from prproduct.lab.errors import InputError
@@ -21,26 +24,52 @@ from prproduct.lab.errors import InputError
 ATTEMPTS = 4
 TIMEOUT = 30.0  # seconds without a byte
 BLOCK = 1 << 18
-Report = Callable[[str, int, int | None], None]  # file name, bytes so far, bytes in all if the server says
+Report = Callable[[str, int, int | None], None]  # file name, bytes so far, total bytes if the server says
 _BUSY = (429, 500, 502, 503, 504)
 _CUT = (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError, ssl.SSLError)
 
 
 def silent(name: str, done: int, total: int | None) -> None:
-    """Report nothing."""
+    """Show no progress."""
+
+
+@contextmanager
+def download_bars() -> Iterator[Report]:
+    """Yield a `report` function for `load` that shows a bar on stderr for each file that is downloaded.
+
+    >>> from prproduct.classification.data import load
+    >>> with download_bars() as report:
+    ...     data = load("digits", report=report)
+    """
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    bars = Progress(*columns, console=Console(stderr=True))
+    tasks: dict[str, TaskID] = {}
+
+    def report(name: str, done: int, total: int | None) -> None:
+        if not tasks:
+            bars.start()
+        if name not in tasks:
+            tasks[name] = bars.add_task(name)
+        bars.update(tasks[name], completed=done, total=total)
+
+    try:
+        yield report
+    finally:
+        if tasks:
+            bars.stop()
 
 
 def fetch(source: Source, root: Path, report: Report = silent) -> None:
-    """Download all files of a data set into a folder, which `locate.find` then searches."""
+    """Download all files of a data set into the folder `root`, where `locate.find` finds them."""
     for download in source.downloads:
         fetch_file(download, root / download.place, report)
 
 
 def fetch_file(download: Download, target: Path, report: Report = silent) -> None:
-    """Download one file. It gets its name when it is whole; until then it is NAME.part, which later calls continue."""
+    """Download one file as NAME.part, which later calls continue, and rename it once its checksum is right."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(target.with_name(f".{target.name}.lock")):  # of several runs that start together, one fetches
+        with FileLock(target.with_name(f".{target.name}.lock")):  # several runs may start together
             if not target.exists():
                 _fetch_whole(download, target, report)
     except _CUT as error:
@@ -59,7 +88,7 @@ def _fetch_whole(download: Download, target: Path, report: Report) -> None:
             error.close()
             if error.code in _BUSY and attempt < ATTEMPTS:
                 continue
-            if error.code != 416:  # there is nothing behind the part: it may be the whole
+            if error.code != 416:  # range not satisfiable: the part may be complete
                 raise
         except _CUT:
             if attempt < ATTEMPTS:
@@ -70,13 +99,13 @@ def _fetch_whole(download: Download, target: Path, report: Report) -> None:
             part.replace(target)
             return
         part.unlink()
-        if not continued:  # a part may have been of something else; the whole is what the server has
+        if not continued:  # an earlier part may have been of another file; this one is all the server's
             raise InputError(f"{download.url} gave a file with md5 {md5}, not {download.md5}; removed")
     raise InputError(f"{download.url} gave other files than the one with md5 {download.md5}; try again")
 
 
 def _append(url: str, part: Path, report: Callable[[int, int | None], None]) -> None:
-    """Ask for what the part still lacks, and append it; from the start, if the server cannot begin in the middle."""
+    """Request the missing bytes and append them to `part`; if the server ignores the range, write from the start."""
     have = part.stat().st_size if part.exists() else 0
     headers = {"User-Agent": "prproduct"} | ({"Range": f"bytes={have}-"} if have else {})
     with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=TIMEOUT) as response:

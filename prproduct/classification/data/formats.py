@@ -1,7 +1,7 @@
-"""The files of the data sets as arrays: idx, CIFAR's binary records, and CIFAR's pickles, whose code is not run.
+"""Parsers of the data sets' file formats: idx, CIFAR's binary records, and CIFAR's pickles without executing them.
 
-Each reader takes the contents of files by their paths, which its errors name, and joins them in that order into images
-(images, channels, rows, columns) of uint8 and labels.
+Each reader takes {path: content}, names the path in its errors, and concatenates the files in order into images
+(images, channels, rows, columns) of uint8 and labels (images,) of int64.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CIFAR_SHAPE = (3, 32, 32)
 
 
 def read_idx(files: Mapping[str, bytes]) -> Pixels:
-    """A file of images, then a file of their labels, both of unsigned bytes (the layout of MNIST)."""
+    """Read a file of images and a file of their labels, both of unsigned bytes (the format of MNIST)."""
     (image_path, images), (label_path, labels) = files.items()
     pixels, classes = _idx(image_path, images, axes=3), _idx(label_path, labels, axes=1)
     if len(pixels) != len(classes):
@@ -42,12 +42,12 @@ def _idx(path: str, content: bytes, axes: int) -> NDArray[np.uint8]:
 
 
 def read_cifar10_binary(files: Mapping[str, bytes]) -> Pixels:
-    """Records of one label and 3,072 pixels."""
+    """Read records of one label byte and 3,072 pixels."""
     return _records(files, label_bytes=1)
 
 
 def read_cifar100_binary(files: Mapping[str, bytes]) -> Pixels:
-    """Records of a coarse label, a fine label, which is the one that counts, and 3,072 pixels."""
+    """Read records of a coarse label, a fine label and 3,072 pixels; the fine label is returned."""
     return _records(files, label_bytes=2)
 
 
@@ -62,12 +62,12 @@ def _records(files: Mapping[str, bytes], label_bytes: int) -> Pixels:
 
 
 def read_cifar10_pickle(files: Mapping[str, bytes]) -> Pixels:
-    """Dictionaries with `data` and `labels`."""
+    """Read dictionaries with `data` and `labels`."""
     return _pickles(files, b"labels")
 
 
 def read_cifar100_pickle(files: Mapping[str, bytes]) -> Pixels:
-    """Dictionaries with `data`, `fine_labels`, which count, and `coarse_labels`."""
+    """Read dictionaries with `data`, `fine_labels` and `coarse_labels`; the fine labels are returned."""
     return _pickles(files, b"fine_labels")
 
 
@@ -87,7 +87,7 @@ def _pickles(files: Mapping[str, bytes], label_key: bytes) -> Pixels:
 
 
 class _Array:
-    """What an ndarray in a pickle becomes; numpy's own would warn of the old names in these files."""
+    """Stands for an ndarray in a pickle; numpy's own class warns of the old module names in these files."""
 
     values: NDArray[np.uint8]
 
@@ -99,7 +99,7 @@ class _Array:
 
 
 class _Kind:
-    """What the dtype in a pickle becomes: it has a state, which for bytes says nothing."""
+    """Stands for a dtype in a pickle; its state carries no information for bytes."""
 
     def __setstate__(self, state: object) -> None:
         pass
@@ -119,7 +119,7 @@ def _reconstruct(*_: object) -> _Array:
 
 
 class _ArrayUnpickler(pickle.Unpickler):
-    """Reads dictionaries, lists, numbers, strings and arrays of bytes; names no other object, and so runs nothing."""
+    """An unpickler of dictionaries, lists, numbers, strings and arrays of bytes that resolves no other name."""
 
     KNOWN: Mapping[tuple[str, str], object] = {
         ("numpy.core.multiarray", "_reconstruct"): _reconstruct,

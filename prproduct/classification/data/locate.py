@@ -1,4 +1,4 @@
-"""Where a data set's files are, and their contents, once they are known to be the official ones."""
+"""Find the files of a data set on disk, and read those whose checksums are the official ones."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ _UNREADABLE = (OSError, EOFError, zlib.error, tarfile.TarError)  # what truncate
 
 
 class Found(NamedTuple):
-    """A layout, and the folder or the archive that holds it."""
+    """The layout that was found, and the folder or archive that holds it."""
 
     layout: Layout
     place: Path
 
 
 def cache() -> Path:
-    """The folder that downloads go to: prproduct in $XDG_CACHE_HOME, or else in ~/.cache."""
+    """Return the folder of downloads: prproduct in $XDG_CACHE_HOME, or else in ~/.cache."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "prproduct"
 
 
 def roots(data_dir: str | Path | None = None) -> list[Path]:
-    """The folders that are searched, in this order: the one given, $PRPRODUCT_DATA, the system's, the cache."""
+    """Return the folders to search, in order: `data_dir`, $PRPRODUCT_DATA, the system's, the cache."""
     given = [Path(folder) for folder in (data_dir, os.environ.get("PRPRODUCT_DATA")) if folder]
     for folder in given:
         if not folder.is_dir():
@@ -40,7 +40,7 @@ def roots(data_dir: str | Path | None = None) -> list[Path]:
 
 
 def find(source: Source, data_dir: str | Path | None = None) -> Found | None:
-    """The first place that holds any file of the data set, in any of its layouts; nothing is read yet."""
+    """Return the first place that holds any file of the data set in any of its layouts, without reading it."""
     for root in roots(data_dir):
         for layout in source.layouts:
             itself = [root] if root.name in layout.folders else []
@@ -54,7 +54,7 @@ def find(source: Source, data_dir: str | Path | None = None) -> Found | None:
 
 
 def read(found: Found, files: tuple[File, ...]) -> dict[str, bytes]:
-    """The contents of these files by their paths; InputError for one that is missing, broken or another."""
+    """Return {path: content} of `files`; InputError for one that is missing, unreadable, or has another checksum."""
     archived = found.place.name == found.layout.archive
     contents = _from_archive(found, files) if archived else _from_folder(found.place, files)
     for file, (path, content) in zip(files, contents.items(), strict=True):
@@ -68,7 +68,7 @@ def read(found: Found, files: tuple[File, ...]) -> dict[str, bytes]:
 
 
 def _stored(folder: Path, name: str) -> Path | None:
-    """The file as it is stored, packed or not."""
+    """Return the path of a file, compressed or not, or None."""
     return next((path for path in (folder / f"{name}.gz", folder / name) if os.path.lexists(path)), None)
 
 
@@ -92,7 +92,7 @@ def _from_folder(folder: Path, files: tuple[File, ...]) -> dict[str, bytes]:
 
 
 def _from_archive(found: Found, files: tuple[File, ...]) -> dict[str, bytes]:
-    """Straight from the archive: nothing is unpacked on disk, so nothing can be left there half unpacked."""
+    """Read files directly from the archive: nothing is extracted to disk, so nothing can be left there incomplete."""
     names = [f"{found.layout.folders[0]}/{file.name}" for file in files]
     contents: dict[str, bytes] = {}
     check_file(found.place, LARGEST_ARCHIVE)

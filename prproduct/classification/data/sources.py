@@ -1,7 +1,7 @@
-"""What the data sets are: files with their checksums, layouts, where they come from, means and deviations.
+"""The table of data sets: their files and checksums, directory layouts, download addresses, means and deviations.
 
-Checksums are md5, as their authors publish them, and of unpacked content: packers differ. `prproduct data verify`
-computes means and deviations again.
+Checksums are md5, as the authors publish them, of uncompressed content: the same content may be compressed differently.
+`prproduct data verify` recomputes the means and standard deviations.
 """
 
 from __future__ import annotations
@@ -13,30 +13,30 @@ from typing import NamedTuple
 from prproduct.classification.data import formats
 from prproduct.lab.errors import InputError
 
-# Bytes, checked before anything is read. The largest official file, CIFAR-100's pickled training images, has 155 MB,
-# and the largest official archive 171 MB.
+# Limits in bytes, checked before anything is read. The largest official file (CIFAR-100's pickled training images) has
+# 155 MB, the largest official archive 171 MB.
 LARGEST_FILE, LARGEST_ARCHIVE = 160_000_000, 180_000_000
 
 
 class File(NamedTuple):
-    """A file, and the md5 of its content, unpacked if it ends in .gz."""
+    """A file name, and the md5 of its content; of the uncompressed content for .gz."""
 
     name: str
     md5: str
 
 
 class Layout(NamedTuple):
-    """One of the forms in which a data set is handed on."""
+    """One of the directory layouts in which a data set is distributed."""
 
     read: Callable[[Mapping[str, bytes]], formats.Pixels]
-    folders: tuple[str, ...]  # where its files are, under the folder that is searched
+    folders: tuple[str, ...]  # where its files may be, relative to a searched folder
     train: tuple[File, ...]
     test: tuple[File, ...]
     archive: str = ""  # the .tar.gz that holds the first of the folders
 
 
 class Download(NamedTuple):
-    """A file to fetch, the md5 of what comes, and where it goes under the folder that is searched."""
+    """A file to download, the md5 of the downloaded bytes, and its path relative to a searched folder."""
 
     url: str
     md5: str
@@ -45,7 +45,7 @@ class Download(NamedTuple):
 
 @dataclass(frozen=True)
 class Source:
-    """A data set, before it is read."""
+    """A data set's description: what is known of it before its files are read."""
 
     name: str
     shape: tuple[int, int, int]  # channels, rows, columns
@@ -54,10 +54,10 @@ class Source:
     test_count: int
     mean: tuple[float, ...]  # over all training images
     std: tuple[float, ...]
-    layouts: tuple[Layout, ...] = ()  # none: it comes with a package
+    layouts: tuple[Layout, ...] = ()  # empty if it comes with a Python package
     downloads: tuple[Download, ...] = ()
-    levels: int = 255  # the pixel value that means 1
-    fingerprint: str = ""  # of the data set in memory, where we have had it
+    levels: int = 255  # the largest pixel value
+    fingerprint: str = ""  # `dataset.fingerprint` of the tensors; empty if nobody has computed it yet
 
 
 _FASHION_URL = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
@@ -150,8 +150,8 @@ CIFAR10 = Source(
     fingerprint="5d573412c34a1dc5de1ee4d9c1c4caba7720971d910387b994fddea276b0c409",
 )
 
-# Not had by us yet: mean and deviation are the published ones, to 8 digits. The sums of the binary files are known from
-# one public place only, those of the pickles from many: hence these are what is fetched.
+# Not verified by us yet: mean and deviation are the published ones, to 8 digits. The checksums of the binary files are
+# published in one place only, those of the pickles in many, so the pickles are what is downloaded.
 CIFAR100 = Source(
     name="cifar100",
     shape=(3, 32, 32),
@@ -187,14 +187,14 @@ CIFAR100 = Source(
 
 SOURCES = {source.name: source for source in (DIGITS, FASHION_MNIST, CIFAR10, CIFAR100)}
 
-# What most CIFAR code divides by, for CIFAR-100 too. It is the mean over images of each image's own deviation, about
-# a fifth smaller than the deviation over all pixels.
+# The constants of most CIFAR code, used for CIFAR-100 too. The deviation is the mean over images of each image's own
+# deviation, about a fifth smaller than the deviation over all pixels.
 WIDESPREAD_MEAN = (0.4914, 0.4822, 0.4465)
 WIDESPREAD_STD = (0.2023, 0.1994, 0.2010)
 
 
 def source(name: str) -> Source:
-    """The data set of that name.
+    """Return the description of the data set `name`.
 
     >>> source("cifar10").shape
     (3, 32, 32)

@@ -1,4 +1,4 @@
-"""The networks of the paper, by name, written once with torch's layers; their PR version is `pr.convert(model)`."""
+"""The paper's networks by name, in plain torch.nn layers: `build("resnet110")`; `pr.convert` gives the PR version."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import NamedTuple
 
 from torch import nn
 
-from prproduct.classification.models import densenet, mlp, preresnet, resnet, wideresnet
+from prproduct.classification.models import densenet, mlp, preresnet, resnet
 from prproduct.lab.errors import InputError
 
 __all__ = ["FAMILIES", "build", "family", "names"]
 
 
 class Image(NamedTuple):
-    """What a network is built for."""
+    """The images that a network is built for."""
 
     channels: int
     size: int
@@ -23,11 +23,11 @@ class Image(NamedTuple):
 
 
 class Family(NamedTuple):
-    """Networks that share a name and differ in its numbers."""
+    """Networks whose names differ only in numbers, such as resnet20 and resnet110."""
 
     name: str
-    form: str  # of their names, with what the numbers must be
-    pattern: str
+    form: str  # of their names, for help texts
+    pattern: str  # regular expression of their names
     build: Callable[[re.Match[str], Image], nn.Module]
 
 
@@ -54,7 +54,7 @@ def _wideresnet(found: re.Match[str], image: Image) -> nn.Module:
     widening = int(found["width"])
     if widening < 1:
         raise InputError(f"{found[0]}: the widening factor is at least 1")
-    return wideresnet.WideResNet(_per_stage(found, 4, 6), widening, image.channels, image.classes)
+    return preresnet.WideResNet(_per_stage(found, 4, 6), widening, image.channels, image.classes)
 
 
 def _densenet(found: re.Match[str], image: Image) -> nn.Module:
@@ -65,7 +65,7 @@ def _densenet(found: re.Match[str], image: Image) -> nn.Module:
 
 
 def _per_stage(found: re.Match[str], outside: int, convolutions: int) -> int:
-    """Blocks per stage: `outside` layers stand outside of blocks, one block in each stage makes `convolutions` more."""
+    """Return the blocks per stage, from depth = outside + convolutions · blocks."""
     depth = int(found["depth"])
     if depth <= outside or (depth - outside) % convolutions:
         examples = ", ".join(str(outside + convolutions * n) for n in (1, 2, 3))
@@ -84,7 +84,7 @@ FAMILIES = [
 
 
 def names() -> str:
-    """The forms of all names, in one line.
+    """Return the forms of all names, in one line.
 
     >>> names()
     'mlp[-LAYERS-WIDTH], mlp is mlp-5-256; resnetDEPTH[-basic|-bottleneck]; preresnetDEPTH[-basic|-bottleneck]; \
@@ -94,7 +94,7 @@ wrn-DEPTH-WIDTH; densenet-bc-DEPTH-GROWTH'
 
 
 def family(name: str) -> str:
-    """The family that a network's name belongs to.
+    """Return the family of a network.
 
     >>> family("resnet110"), family("wrn-28-10")
     ('resnet', 'wrn')
@@ -103,7 +103,7 @@ def family(name: str) -> str:
 
 
 def build(name: str, in_channels: int = 3, classes: int = 10, image_size: int = 32) -> nn.Module:
-    """The network of that name, initialised from torch's global random numbers. Only MLPs depend on the image's size.
+    """Return the network `name`, initialised from torch's global generator. Only MLPs depend on `image_size`.
 
     >>> sum(p.numel() for p in build("resnet20").parameters())
     272474

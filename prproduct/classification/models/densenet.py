@@ -1,16 +1,15 @@
-"""DenseNet-BC-L-k (Huang et al.): each layer adds k channels to all before it; transitions halve them."""
+"""DenseNet-BC-L-k (Huang et al.): each layer concatenates k channels to its input; transitions halve their number."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
 
-from prproduct.classification.models.initialisation import kaiming_fan_in
-from prproduct.classification.models.resnet import conv1x1, conv3x3
+from prproduct.classification.models.layers import conv1x1, conv3x3, kaiming_fan_in
 
 
 class DenseLayer(nn.Module):
-    """A 1×1 convolution to 4k channels and a 3×3 to k, which are joined to the input."""
+    """A 1×1 convolution to 4k channels and a 3×3 convolution to k channels, concatenated to the input."""
 
     def __init__(self, in_channels: int, growth: int) -> None:
         super().__init__()
@@ -27,13 +26,13 @@ class DenseLayer(nn.Module):
 
 
 def dense_stage(channels: int, layers: int, growth: int) -> tuple[nn.Sequential, int]:
-    """Dense layers one behind the other, and how many channels come out."""
+    """Return `layers` dense layers in sequence, and the number of channels of their output."""
     stage = nn.Sequential(*(DenseLayer(channels + growth * number, growth) for number in range(layers)))
     return stage, channels + growth * layers
 
 
 class Transition(nn.Sequential):
-    """Between two stages: a 1×1 convolution to half the channels, then half the size."""
+    """A 1×1 convolution to half the channels, and average pooling to half the image size."""
 
     def __init__(self, in_channels: int) -> None:
         super().__init__()
@@ -44,7 +43,7 @@ class Transition(nn.Sequential):
 
 
 class DenseNet(nn.Module):
-    """Stem of 2k channels, three stages of `layers` dense layers with transitions between, and a classifier.
+    """A convolution to 2k channels, three stages of `layers` dense layers with transitions between, and a linear layer.
 
     >>> DenseNet(layers=2, growth=12, in_channels=3, classes=10)(torch.zeros(2, 3, 32, 32)).shape
     torch.Size([2, 10])

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from torch import nn
 
-from prproduct.classification.models.initialisation import kaiming_fan_in
+from prproduct.classification.models.layers import kaiming_fan_in
 
 
 class MLP(nn.Sequential):
-    """`layers` linear layers on the flattened image, with a ReLU behind each but the last.
+    """`layers` linear layers on the flattened image, with a ReLU after each but the last.
 
-    The paper says "5-layer" and no width; 256 is ours.
+    The paper says "5-layer" without a width; 256 is our choice.
 
     >>> MLP(784, 10)
     MLP(

@@ -1,31 +1,19 @@
 """ResNet for small images (He et al., Deep Residual Learning, section 4.2): three stages of 16, 32 and 64 channels.
 
-Where the shape changes, the shortcut is a 1×1 convolution with BatchNorm ("option B"), as in the code of the PR paper,
-which made every convolution PR, those of shortcuts too. He et al. padded with zeros on CIFAR ("option A"): 2,752
-parameters fewer, 1.73 million either way for ResNet-110.
+Where the shape changes, the shortcut is a 1×1 convolution with BatchNorm ("option B"), as in the PR paper's code, which
+converts it like every other convolution. He et al. padded with zeros on CIFAR ("option A"), which has 2,752 parameters
+fewer: 1.73 million either way for ResNet-110.
 """
 
 from __future__ import annotations
 
 from torch import Tensor, nn
 
-from prproduct.classification.models.initialisation import kaiming_fan_in
-
-STAGE_WIDTHS = (16, 32, 64)
-
-
-def conv3x3(in_channels: int, out_channels: int, stride: int = 1) -> nn.Conv2d:
-    """A 3×3 convolution that keeps the image's size, divided by the stride; BatchNorm makes a bias idle."""
-    return nn.Conv2d(in_channels, out_channels, 3, stride=stride, padding=1, bias=False)
-
-
-def conv1x1(in_channels: int, out_channels: int, stride: int = 1) -> nn.Conv2d:
-    """A 1×1 convolution without bias."""
-    return nn.Conv2d(in_channels, out_channels, 1, stride=stride, bias=False)
+from prproduct.classification.models.layers import STAGE_WIDTHS, conv1x1, conv3x3, kaiming_fan_in, three_stages
 
 
 class BasicBlock(nn.Module):
-    """Two 3×3 convolutions; the input is added before the last ReLU."""
+    """Two 3×3 convolutions; the shortcut is added before the last ReLU."""
 
     expansion = 1
     convolutions = 2
@@ -47,7 +35,7 @@ class BasicBlock(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """1×1, 3×3 and 1×1 convolutions, the last to four times the width; the stride is in the 3×3."""
+    """1×1, 3×3 (with the stride) and 1×1 convolutions, the last to four times the width."""
 
     expansion = 4
     convolutions = 3
@@ -72,14 +60,14 @@ class Bottleneck(nn.Module):
 
 
 def shortcut(in_channels: int, out_channels: int, stride: int) -> nn.Module:
-    """Nothing where the shape stays, a 1×1 convolution with BatchNorm where it changes."""
+    """Return the identity where the shape stays, a 1×1 convolution with BatchNorm where it changes."""
     if stride == 1 and in_channels == out_channels:
         return nn.Identity()
     return nn.Sequential(conv1x1(in_channels, out_channels, stride), nn.BatchNorm2d(out_channels))
 
 
 class ResNet(nn.Module):
-    """Stem, three stages of `blocks` blocks each, the mean over the image, and a classifier.
+    """A 3×3 convolution to 16 channels, three stages of `blocks` blocks, the mean over the image, and a linear layer.
 
     >>> import torch
     >>> ResNet(BasicBlock, blocks=1, in_channels=3, classes=10)(torch.zeros(2, 3, 32, 32)).shape
@@ -91,12 +79,7 @@ class ResNet(nn.Module):
         self.conv1 = conv3x3(in_channels, STAGE_WIDTHS[0])
         self.bn1 = nn.BatchNorm2d(STAGE_WIDTHS[0])
         self.relu = nn.ReLU(inplace=True)
-        channels = STAGE_WIDTHS[0]
-        stages: list[nn.Module] = []
-        for number, width in enumerate(STAGE_WIDTHS):
-            first = block(channels, width, stride=1 if number == 0 else 2)
-            channels = block.expansion * width
-            stages.append(nn.Sequential(first, *(block(channels, width, stride=1) for _ in range(blocks - 1))))
+        stages, channels = three_stages(block, blocks, expansion=block.expansion)
         self.stage1, self.stage2, self.stage3 = stages
         self.pool = nn.AdaptiveAvgPool2d(1)
         self.flatten = nn.Flatten()

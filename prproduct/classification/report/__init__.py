@@ -1,4 +1,4 @@
-"""The report on classifiers: `sections(records)` as content, `write(folders, target)` as a page (docs/report.md)."""
+"""The report on classifiers: `sections(records)` is its content, `write(folders, target)` a page (docs/report.md)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from pathlib import Path
 from prproduct.classification.report.beside_paper import beside_paper
 from prproduct.classification.report.comparison import comparisons, groups
 from prproduct.classification.report.curves import angles, training
-from prproduct.classification.report.tables import cost, results
-from prproduct.classification.report.traces import runs
+from prproduct.classification.report.tables import cost, results, runs
 from prproduct.classification.report.words import summary
 from prproduct.lab.errors import InputError
 from prproduct.lab.report import files
@@ -21,7 +20,7 @@ TITLE = "The PR product in image classification"
 
 
 def check(record: Record) -> None:
-    """Refuse a run whose files do not hold what this report reads."""
+    """Raise an error for a run whose files do not hold what this report reads."""
     (group,) = groups([record])
     cost([group])
     runs([group])
@@ -31,11 +30,11 @@ def check(record: Record) -> None:
 
 
 def sections(records: Sequence[Record]) -> list[Section]:
-    """Everything that runs of classifiers say, from the summary to the runs themselves."""
-    sorted_in = groups(records)
-    compared = comparisons(sorted_in)
-    trained = [group for group in sorted_in if group.counted]
-    found = [summary(sorted_in, compared)]
+    """Return the report's sections, from the summary to the list of runs."""
+    every = groups(records)
+    compared = comparisons(every)
+    trained = [group for group in every if group.counted]
+    found = [summary(every, compared)]
     if trained:
         found.append(results(trained, compared))
         found.append(Section("Training", ()))
@@ -44,11 +43,11 @@ def sections(records: Sequence[Record]) -> list[Section]:
             found += angles(group)
         found.append(cost(trained))
         found += [section for section in [beside_paper(trained)] if section]
-    return [*found, *runs(sorted_in)]
+    return [*found, *runs(every)]
 
 
 def write(folders: Sequence[Path], target: Path) -> None:
-    """Write the report on the runs that folders are or hold, as HTML, or as Markdown if the target ends in .md."""
+    """Write the report on the runs in `folders` as HTML, or as Markdown if the target ends in .md."""
     target = files.check_target(target)
     found, broken = files.find_all(folders)
     for record in found:

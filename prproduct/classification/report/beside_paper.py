@@ -1,4 +1,4 @@
-"""The paper's numbers beside ours, what differs between them, and how many seeds such a difference needs."""
+"""The paper's numbers and ours, how the experiments differ, and how many seeds such a difference needs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _DATA = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
 
 
 def beside_paper(groups: Sequence[Group]) -> Section | None:
-    """For CIFAR its Table 1, for Fashion-MNIST its study of gradients; None if ours are on other data."""
+    """Return the paper's Table 1 for runs on CIFAR, its study of gradients for Fashion-MNIST; None for other data."""
     cifar = [group for group in groups if group.data in _DATA and group.counted]
     fashion = [group for group in groups if group.data == "fashion-mnist" and group.counted]
     blocks: list[Block] = []
@@ -73,7 +73,7 @@ def _ours(groups: Sequence[Group]) -> Table:
 
 
 def _seeds(groups: Sequence[Group]) -> Block:
-    """How many pairs a difference of the paper's size needs, with the deviation that was seen."""
+    """Return how many pairs it takes to detect a difference of the paper's size, given the observed deviation."""
     rows: list[tuple[Text, ...]] = []
     for group in groups:
         found = group.difference("pr", "last")
@@ -98,7 +98,7 @@ def _seeds(groups: Sequence[Group]) -> Block:
 
 
 def _differs(groups: Sequence[Group]) -> Table:
-    """What is not as in the paper; where it says nothing, what its author's public code did."""
+    """Return a table of the settings that differ from the paper's, or from its author's code where it states none."""
     theirs = (
         "the paper",
         "not stated; 164 to 300 in its author's code",

@@ -1,4 +1,4 @@
-"""Runs sorted into what may be compared: groups that share all but product and seed, and pairs that share the seed."""
+"""Groups of comparable runs: all settings but product and seed are equal, and runs are paired by seed."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _OF_AN_EPOCH = ("epoch", "train_loss", "train_error", "test_loss", "test_error",
 
 
 class Run(observations.Run):
-    """A classifier's."""
+    """A run of a classifier."""
 
     def error(self, measure: str) -> float | None:
-        """Its test error in percent, after the last epoch or the selected one."""
+        """Return its test error in percent, after the "last" or the "selected" epoch."""
         end = self.record.of("end")
         judged = end[0][measure] if end else None
         return None if judged is None or judged["test_error"] is None else 100 * float(judged["test_error"])
@@ -31,10 +31,10 @@ class Run(observations.Run):
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that share all but product and seed."""
+    """Runs that share all settings but product and seed."""
 
     name: str
-    settings: Mapping[str, Any]  # all that they share; keys of inner objects with dots
+    settings: Mapping[str, Any]  # the shared settings, with those of the recipe and the data
     runs: tuple[Run, ...]
 
     @property
@@ -49,55 +49,55 @@ class Group:
 
     @cached_property
     def counted(self) -> dict[str, dict[int, Run]]:
-        """The runs that count, by product and seed."""
+        """{product: {seed: run}} of the runs that count."""
         return by_product(self.runs)
 
     @property
     def chance(self) -> float | None:
-        """The error of guessing, in percent, if the number of classes is known."""
+        """The error of guessing in percent; None if the number of classes is not known."""
         return 100 * (1 - 1 / SOURCES[self.data].classes) if self.data in SOURCES else None
 
     def learned(self, product: str) -> bool:
-        """Whether the product's error is nearer to the best product's than to that of guessing."""
+        """Return True if the product's error is nearer to the best product's than to that of guessing."""
         errors = [sample.mean for name in self.counted if (sample := self.sample(name, "last"))]
         own = self.sample(product, "last")
         return self.chance is None or own is None or own.mean <= (min(errors) + self.chance) / 2
 
     def at_chance(self, product: str) -> bool:
-        """Whether the product's error is about that of guessing."""
+        """Return True if the product's error is at least 95 % of that of guessing."""
         own = self.sample(product, "last")
         return self.chance is not None and own is not None and own.mean >= 0.95 * self.chance
 
     def errors(self, product: str, measure: str) -> dict[int, float]:
-        """Test errors in percent by seed."""
+        """Return {seed: test error in percent}."""
         found = {seed: run.error(measure) for seed, run in self.counted.get(product, {}).items()}
         return {seed: error for seed, error in found.items() if error is not None}
 
     def sample(self, product: str, measure: str) -> Sample | None:
-        """Mean and deviation of the errors."""
+        """Return mean and standard deviation of the errors; None without any."""
         errors = self.errors(product, measure)
         return Sample.of(list(errors.values())) if errors else None
 
     def difference(self, product: str, measure: str) -> PairedDifference | None:
-        """The product's error minus the inner product's, over the seeds of both."""
+        """Return the product's errors minus the inner product's, over the seeds that both have."""
         return paired_difference(self.errors(product, measure), self.errors(BASELINE, measure))
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A product beside the inner product in one group."""
+    """A product compared with the inner product in one group."""
 
     group: Group
     product: str
-    adjusted: float | None  # the p value after the last epoch, by Holm's method over all comparisons; None: no test
+    adjusted: float | None  # p value of the last epoch's errors, corrected by Holm's method; None: no test
 
     def difference(self, measure: str) -> PairedDifference | None:
-        """Of the errors, over paired seeds."""
+        """Return the paired difference of the errors."""
         return self.group.difference(self.product, measure)
 
 
 def comparisons(groups: Iterable[Group]) -> list[Comparison]:
-    """Every product beside the inner product, wherever both have finished runs."""
+    """Compare every product with the inner product in every group where both have finished runs."""
     pairs = [
         (group, product)
         for group in groups
@@ -109,17 +109,17 @@ def comparisons(groups: Iterable[Group]) -> list[Comparison]:
 
 
 def groups(records: Sequence[Record]) -> list[Group]:
-    """The runs by all that they share but product and seed; a second run of the same seed does not count again."""
-    sorted_in: dict[str, list[Run]] = {}
+    """Group runs by all settings but product and seed; repetitions of a product and seed do not count."""
+    by_settings: dict[str, list[Run]] = {}
     shared: dict[str, dict[str, Any]] = {}
     for record in records:
         settings = _settings(record)
         key = json.dumps(settings, sort_keys=True)
         shared[key] = settings
-        sorted_in.setdefault(key, []).append(Run(record, *_status(record)))
+        by_settings.setdefault(key, []).append(Run(record, *_status(record)))
     every = list(shared.values())
     names = told_apart([f"{own['arch']} on {own['data']}" for own in every], every, _short)
-    found = [Group(name, shared[key], once(sorted_in[key])) for name, key in zip(names, shared, strict=True)]
+    found = [Group(name, shared[key], once(by_settings[key])) for name, key in zip(names, shared, strict=True)]
     return sorted(found, key=lambda group: (group.data, group.arch, group.name))
 
 
@@ -138,7 +138,7 @@ def _settings(record: Record) -> dict[str, Any]:
 
 
 def _status(record: Record) -> tuple[str, bool]:
-    """How a run ended, and whether it counts."""
+    """Return how a run ended, and whether it counts."""
     status, counts = ending(record, record.config["config"]["recipe"]["epochs"], _OF_AN_EPOCH)
     if counts and record.of("end")[0]["last"]["test_error"] is None:
         return "finished, its error is not a number", False

@@ -1,4 +1,4 @@
-"""What happened during training: curves of errors and losses, angles, and the parts of the gradients."""
+"""Charts of training: errors and losses over epochs, angles and gradient parts of each layer over steps."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ _CURVES = {
     "test_loss": ("test loss", 1.0),
     "train_loss": ("training loss", 1.0),
 }
-NAMED = 12  # layers that have their names on an axis; more have numbers
-# Changes over training that are told in words: where the axis fits the values, and where it is fixed.
+NAMED = 12  # up to so many layers are named on an axis; more are numbered
+# A layer whose value changes less than this over training is described in a sentence instead of a panel: with an axis
+# that fits the values, and with a fixed axis.
 FLAT, FLAT_IN_LIMITS = 0.005, 0.03
-PANELS = 12  # of layers; a deeper network shows so many, evenly spread, and all of them by depth
+PANELS = 12  # at most so many layers have a panel each, evenly spread; the chart by depth has all
 
 
 def training(group: Group) -> Chart:
-    """Errors and losses over the epochs, as in the paper's appendix."""
+    """Return the chart of errors and losses over the epochs, as in the paper's appendix."""
     panels = []
     for key, (title, scale) in _CURVES.items():
         values = {
@@ -40,7 +41,7 @@ def training(group: Group) -> Chart:
 
 
 def _limits(group: Group, drawn: Sequence[Line]) -> tuple[float, float] | None:
-    """Of the lines of products that learned, if others did not."""
+    """Return the limits that fit the products that learned, if some did not; else None."""
     if all(group.learned(line.product) for line in drawn):
         return None
     learned = [line for line in drawn if group.learned(line.product)]
@@ -52,7 +53,7 @@ def _limits(group: Group, drawn: Sequence[Line]) -> tuple[float, float] | None:
 
 
 def angles(group: Group) -> list[Section]:
-    """Angles and gradient parts of each layer, where runs recorded them."""
+    """Return charts of angles and gradient parts of each layer, if runs recorded them."""
     records = {
         product: {seed: found for seed, run in runs.items() if (found := angles_of(run.record))}
         for product, runs in group.counted.items()
@@ -91,7 +92,7 @@ def _charts(
     caption: str,
     limits: tuple[float, float] | None,
 ) -> list[Block]:
-    """A statistic over training, a panel a layer; for more layers than one also at the end, by depth."""
+    """Return charts of a statistic: over training, one panel per layer; for more than three layers also by depth."""
     layers = list(
         dict.fromkeys(
             record.name for runs in records.values() for found in runs.values() for record in found if record.training
@@ -109,10 +110,10 @@ def _charts(
         return [Paragraph("No run recorded it.")]
     flat = FLAT if limits is None else FLAT_IN_LIMITS
     constant = [layer for layer in known if _is_flat(values[layer], flat)]
-    told = [Paragraph(_constants(title, constant, values))] if constant else []
+    constants = [Paragraph(_constants(title, constant, values))] if constant else []
     varying = [layer for layer in known if layer not in constant]
     if not varying:
-        return [Paragraph(caption), *told]
+        return [Paragraph(caption), *constants]
     blocks: list[Block] = []
     if len(known) > 3:
         names = tuple(known) if len(known) <= NAMED and max(map(len, known)) <= 12 else ()
@@ -124,11 +125,11 @@ def _charts(
     some = f" {len(shown)} of {len(varying)} layers, evenly spread." if len(shown) < len(varying) else ""
     panels = tuple(LinePanel(layer, "training step", lines(values[layer]), limits) for layer in shown)
     blocks.append(Chart(f"{caption} Over training, a panel a layer.{some} {BAND}".strip(), panels))
-    return [*blocks, *told]
+    return [*blocks, *constants]
 
 
 def _is_flat(values: Mapping[str, Mapping[int, Mapping[float, float]]], flat: float) -> bool:
-    """Whether a layer's value hardly changes over training, under each product."""
+    """Return True if a layer's value changes by less than `flat` over training under each product."""
     every = ([value for steps in seeds.values() for value in steps.values()] for seeds in values.values())
     return all(max(own) - min(own) < flat for own in every)
 
@@ -136,7 +137,7 @@ def _is_flat(values: Mapping[str, Mapping[int, Mapping[float, float]]], flat: fl
 def _constants(
     title: str, layers: Sequence[str], values: Mapping[str, Mapping[str, Mapping[int, Mapping[float, float]]]]
 ) -> str:
-    """The values of layers in which they hardly change, under each product."""
+    """Return a sentence with the values, under each product, of layers in which they hardly change."""
     found: dict[str, list[float]] = {}
     for layer in layers:
         for product, seeds in values[layer].items():
@@ -149,7 +150,7 @@ def _constants(
 
 
 def _listed(layers: Sequence[str]) -> str:
-    """Layers in words; of many the first and the last."""
+    """Return the names of layers; of more than six only the first and the last."""
     if len(layers) <= 6:
         return ", ".join(layers)
     return f"{len(layers)} layers, from {layers[0]} to {layers[-1]}"
@@ -167,13 +168,13 @@ def _by_depth(
 
 
 def _spread(layers: Sequence[str], count: int) -> list[str]:
-    """So many of the layers, the first and the last among them."""
+    """Return `count` of the layers, evenly spread, including the first and the last."""
     if len(layers) <= count:
         return list(layers)
     return [layers[round(place * (len(layers) - 1) / (count - 1))] for place in range(count)]
 
 
 def _of_epochs(run: Run, key: str, scale: float) -> dict[float, float]:
-    """A number of every epoch, counted from 1; one that was not finite is a gap."""
+    """Return {epoch, counted from 1: scaled value}; NaN where it was not finite."""
     found = ((epoch["epoch"] + 1, epoch[key]) for epoch in run.record.of("epoch"))
     return {epoch: math.nan if value is None else scale * value for epoch, value in found}

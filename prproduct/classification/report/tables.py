@@ -1,17 +1,20 @@
-"""The tables and the chart of results: errors, paired differences, and what they cost."""
+"""The tables of a report on classifiers: errors, paired differences, training time, and the runs themselves."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from prproduct.classification.report.comparison import MEASURES, Comparison, Group, Run
 from prproduct.lab.report.content import (
     Block,
     Chart,
+    Code,
     Heading,
     Interval,
     IntervalPanel,
+    Paragraph,
     Section,
     Table,
     Text,
@@ -19,16 +22,18 @@ from prproduct.lab.report.content import (
     number,
     p_text,
     plus_minus,
+    seconds_text,
 )
-from prproduct.lab.report.observations import BASELINE
-from prproduct.lab.report.origin import machine
+from prproduct.lab.report.observations import ALONE, BASELINE, placed
+from prproduct.lab.report.origin import COLUMNS, OPENING, machine, origin, written
 from prproduct.lab.report.statistics import PairedDifference, Sample
 
 _MEANINGFUL_SIGNS = 6  # with fewer pairs the sign test cannot reach p < 0.05
+_RUN_COLUMNS = ("product", "seed", "ended", "last, %", "selected, %", "time", *COLUMNS)
 
 
 def errors(groups: Sequence[Group]) -> Table:
-    """Mean ± deviation of every group and product, after the last epoch and after the selected one."""
+    """Return the table of test errors of every group and product, after the last and after the selected epoch."""
     rows: list[tuple[Text, ...] | Heading] = []
     for group in groups:
         rows.append(Heading(group.name))
@@ -44,7 +49,7 @@ def errors(groups: Sequence[Group]) -> Table:
 
 
 def differences(found: Sequence[Comparison]) -> Table:
-    """Every product's difference to the inner product, with its interval and test, for both measures."""
+    """Return the table of every product's paired difference to the inner product, with interval and test."""
     rows: list[tuple[Text, ...] | Heading] = []
     above = None
     for comparison in found:
@@ -82,8 +87,8 @@ def _difference(comparison: Comparison, measure: str, difference: PairedDifferen
     )
 
 
-def picture(found: Sequence[Comparison]) -> Chart | None:
-    """The single differences after the last epoch, their means and intervals."""
+def differences_chart(found: Sequence[Comparison]) -> Chart | None:
+    """Return the chart of single differences after the last epoch, their means and intervals; None without any."""
     by_product: dict[str, list[Interval]] = {}
     for comparison in found:
         group, difference = comparison.group, comparison.difference("last")
@@ -107,51 +112,95 @@ def picture(found: Sequence[Comparison]) -> Chart | None:
 
 
 def results(groups: Sequence[Group], found: Sequence[Comparison]) -> Section:
-    """Errors, differences, and their picture."""
-    chart = picture(found)
+    """Return the section of errors, differences, and their chart."""
+    chart = differences_chart(found)
     compared: tuple[Block, ...] = (differences(found), chart) if chart else ()
     return Section("Results", (errors(groups), *compared))
 
 
 def cost(groups: Sequence[Group]) -> Section:
-    """Seconds of an epoch under each product, and how many times the inner product's that is."""
+    """Return the table of seconds per epoch under each product, and their ratio to the inner product's."""
     rows: list[tuple[Text, ...] | Heading] = []
     for group in groups:
-        by_place: dict[str, dict[str, list[float]]] = {}
+        by_place: dict[str, dict[str, list[Run]]] = {}
         for product, runs in group.counted.items():
             for run in runs.values():
-                by_place.setdefault(_place(run), {}).setdefault(product, []).extend(_whole_epochs(run))
+                by_place.setdefault(_place(run), {}).setdefault(product, []).append(run)
         rows.append(Heading(group.name))
-        for place, times in by_place.items():
-            rows += _cost_rows(place, times)
+        for place, by_product in by_place.items():
+            rows += _cost_rows(place, by_product)
     caption = (
-        "Training time of an epoch: the median over all epochs of all runs, but for each run's first, which compiles. "
-        "It includes the recording of angles where they were recorded. The ratio is to P on the same machine; other "
-        "work on it at the same time goes into these numbers, so that prproduct bench is the better judge of speed."
+        "Training time of an epoch: the median over all epochs of all runs without each run's first, which compiles. "
+        "It includes the recording of angles. The ratio is to P on the same machine, and only where each run had its "
+        f"core to itself: a run whose main thread had the CPU for less than {100 * ALONE:.0f} % of it, or did not "
+        "record it, is not compared. prproduct bench measures speed more exactly."
     )
     header = ("product", "epochs", "seconds", "ratio to P", "machine")
     return Section("Cost", (Table(caption, header, "lrrrl", tuple(rows)),))
 
 
 def _place(run: Run) -> str:
-    """The machine; recording angles takes time, so that runs that do are compared with each other."""
+    """Return the machine, and whether angles were recorded: that takes time, so such runs are compared separately."""
     angles = run.record.config["config"].get("angles")
     return machine(run.record) + (f", angles every {angles} steps" if angles else "")
 
 
-def _cost_rows(place: str, times: dict[str, list[float]]) -> Iterator[tuple[Text, ...]]:
-    base = statistics.median(times[BASELINE]) if BASELINE in times else None
-    for product, seconds in times.items():
-        median = statistics.median(seconds)
-        yield display(product), str(len(seconds)), number(median), number(median / base) if base else "–", place
+def _cost_rows(place: str, by_product: dict[str, list[Run]]) -> Iterator[tuple[Text, ...]]:
+    seconds = {product: [time for run in runs for time in _whole_epochs(run)] for product, runs in by_product.items()}
+    alone = {product: all(run.had_its_core for run in runs) for product, runs in by_product.items()}
+    for product, own in seconds.items():
+        comparable = BASELINE in seconds and alone[product] and alone[BASELINE]
+        median = statistics.median(own)
+        ratio = number(median / statistics.median(seconds[BASELINE])) if comparable else "–"
+        yield display(product), str(len(own)), number(median), ratio, place
 
 
 def _whole_epochs(run: Run) -> list[float]:
-    """Seconds of the epochs that were trained in one piece; of one that was resumed only the rest was timed."""
+    """Return the seconds of each whole epoch but the first; of an epoch that was resumed only the rest was timed."""
     times = [epoch["time"] for epoch in run.record.of("epoch")]
     samples = [time["train_seconds"] * time["samples_per_second"] for time in times]
     whole = [time["train_seconds"] for time, count in zip(times, samples, strict=True) if count > 0.999 * max(samples)]
     return whole[1:] if len(whole) > 1 else whole
+
+
+def runs(groups: Sequence[Group]) -> list[Section]:
+    """Return, for each group, a table of its runs and the settings that they share."""
+    sections = [Section("Runs", (OPENING,))]
+    for group in groups:
+        ordered = sorted(group.runs, key=placed)
+        caption = f"{len(group.runs)} runs; {sum(run.counts for run in group.runs)} of them are averaged."
+        table = Table(caption, _RUN_COLUMNS, "lrlrrrllll", tuple(_row(run) for run in ordered))
+        blocks: tuple[Block, ...] = (Paragraph(_shared(group.settings)), table)
+        sections.append(Section(f"{group.name}: runs", blocks, level=3))
+    return sections
+
+
+def _row(run: Run) -> tuple[Text, ...]:
+    return (
+        display(run.product),
+        str(run.seed),
+        run.status,
+        number(run.error("last")),
+        _selected(run),
+        seconds_text(run.seconds),
+        *origin(run.record),
+    )
+
+
+def _selected(run: Run) -> str:
+    """Return the error of the selected epoch, and its number."""
+    end = run.record.of("end")
+    chosen = end[0]["selected"] if end else None
+    return "–" if chosen is None else f"{number(run.error('selected'))} (epoch {chosen['epoch'] + 1})"
+
+
+def _shared(settings: Mapping[str, Any]) -> Text:
+    """Return the settings that all runs of a group share, in the order of the configuration."""
+    shown = [
+        (key.replace("_", " "), value) for key, value in settings.items() if key not in ("fingerprint", "mean", "std")
+    ]
+    words = ", ".join(f"{key} {written(value)}" for key, value in shown)
+    return (f"They share: {words}; data fingerprint ", Code(str(settings["fingerprint"])), ".")
 
 
 def _error(sample: Sample | None) -> str:

@@ -1,4 +1,4 @@
-"""The summary in plain words: what was compared, what came out, and whether it could be chance."""
+"""The summary in sentences: what was compared, the size of each difference, and whether it is significant."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from prproduct.lab.report.content import (
 from prproduct.lab.report.observations import BASELINE, NBSP, left_out
 from prproduct.lab.report.statistics import SIGNIFICANCE, PairedDifference, Sample, detectable_difference
 
-_CLEAR = 1.0  # percentage points between the errors without one half and without the other
+_CLEAR = 1.0  # percentage points: a smaller difference between the two halves is not interpreted
 
 
 def summary(groups: Sequence[Group], found: Sequence[Comparison]) -> Section:
-    """What a reader should know who reads nothing else."""
+    """Return the section that a reader needs who reads nothing else."""
     runs = [run for group in groups for run in group.runs]
     halves = [sentence for group in groups if (sentence := _which_half(group))]
     blocks: list[Block] = [Paragraph((Strong(sentence),)) for sentence in [*halves, _headline(groups, found)]]
@@ -38,12 +38,12 @@ def summary(groups: Sequence[Group], found: Sequence[Comparison]) -> Section:
 
 
 def verdict(comparison: Comparison) -> str:
-    """The size of the difference, and of how many pairs."""
+    """Return the size of the difference and the number of pairs."""
     return observations.verdict(comparison.difference("last"), _fewer)
 
 
 def outcome(comparison: Comparison) -> str:
-    """What the test can tell: "better", "worse", or "open"."""
+    """Return "better" or "worse" if the difference is significant, else "open"."""
     return observations.outcome(comparison.difference("last"), comparison.adjusted, _fewer)
 
 
@@ -52,7 +52,7 @@ def _fewer(mean: float) -> bool:
 
 
 def _which_half(group: Group) -> str | None:
-    """The answer to the question of the paper's introduction, where a group has the runs for it."""
+    """Return which half of the gradient does the learning (the paper's §1); None if a group lacks the runs for it."""
     both, without_length = group.sample(BASELINE, "last"), group.sample("no-length", "last")
     lacking = next((name for name in ("no-direction", "no-direction-w") if name in group.counted), None)
     without_direction = group.sample(lacking, "last") if lacking else None
@@ -92,7 +92,7 @@ def _headline(groups: Sequence[Group], found: Sequence[Comparison]) -> str:
 
 
 def _chance(comparison: Comparison) -> str:
-    """Whether chance can explain the difference."""
+    """Return a sentence on whether chance can explain the difference."""
     difference = comparison.difference("last")
     if difference is None:
         return "No seed is finished under both products."
@@ -127,7 +127,7 @@ def _line(comparison: Comparison) -> Text:
 
 
 def _reach(comparison: Comparison, difference: PairedDifference) -> str:
-    """What so few pairs could have shown, where they showed nothing."""
+    """Return the smallest detectable difference, if this one is not significant."""
     if comparison.adjusted is None or outcome(comparison) != "open" or not difference.std:
         return ""
     seen = detectable_difference(difference.std, difference.n)

@@ -1,7 +1,6 @@
-"""Charts as SVG: text stays text, and colours are variables of the page, so that they follow its light or dark dress.
+"""Charts as SVG with text as text and CSS variables as colours, so that they follow the page's light or dark mode.
 
-A product has one colour and one dash everywhere; the colours are told apart by colour-blind readers, the dashes by
-those who print in grey.
+A product has the same colour and dash pattern everywhere. Colours differ for colour-blind readers, and dashes in print.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from prproduct.lab.report.content import Chart, IntervalPanel, LinePanel, Panel
-from prproduct.lab.report.content import display as display  # captioning.report has it from here
+from prproduct.lab.report.content import display as display  # captioning.report imports it from here
 
 
 class Colour(NamedTuple):
-    """A variable of the page: its name, and its value on light and on dark ground."""
+    """A CSS variable: its name, and its values in light and in dark mode."""
 
     name: str
     light: str
@@ -46,7 +45,7 @@ COLOURS = (BLUE, RED, GREEN, PURPLE, AMBER, SKY, GREY, INK, SOFT, RULE)
 
 
 class Style(NamedTuple):
-    """How a product is drawn: its colour, and lengths of dashes and gaps; none for a solid line."""
+    """The colour of a product's lines, and their dash lengths; empty for solid lines."""
 
     colour: Colour
     dashes: tuple[float, ...]
@@ -85,7 +84,7 @@ _SETTINGS: dict[Any, Any] = {
 
 
 def styles(products: Iterable[str]) -> dict[str, Style]:
-    """How each product of a page is drawn: the known ones always alike, others in the order of their names.
+    """Return {product: style}; known products always have the same style, others get theirs in the order of names.
 
     >>> styles(["tempered:0.5", "pr"])["pr"].colour.name
     'red'
@@ -95,13 +94,13 @@ def styles(products: Iterable[str]) -> dict[str, Style]:
 
 
 def variables() -> str:
-    """The colours as CSS; paper is light."""
+    """Return the CSS of the colours in light and dark mode; print is light."""
     light, dark = (";".join(f"--{c.name}:{value}" for c in COLOURS for value in [c[i]]) for i in (1, 2))
     return f":root{{{light}}}@media screen and (prefers-color-scheme:dark){{:root{{{dark}}}}}"
 
 
 def panel_svg(panel: Panel, known: dict[str, Style], key: str) -> str:
-    """One panel as an SVG element for a page, which has the variables; `key` keeps its ids apart from other panels'.
+    """Return one panel as an SVG element for a page that defines the variables; `key` makes its ids unique.
 
     >>> from prproduct.lab.report.content import Line
     >>> svg = panel_svg(LinePanel("test error", "epoch", (Line("pr", (1, 2), (9.0, 8.5)),)), styles(["pr"]), "a")
@@ -115,7 +114,7 @@ def panel_svg(panel: Panel, known: dict[str, Style], key: str) -> str:
 
 
 def chart_svg(chart: Chart, known: dict[str, Style]) -> str:
-    """All panels and their legend as one SVG file, with the variables in it.
+    """Return all panels and their legend as one SVG file that defines the variables.
 
     >>> from prproduct.lab.report.content import Line
     >>> panel = LinePanel("test error", "epoch", (Line("pr", (1, 2), (9.0, 8.5)),))
@@ -141,7 +140,7 @@ def chart_svg(chart: Chart, known: dict[str, Style]) -> str:
 
 
 def _sample(style: Style) -> Line2D:
-    """A sample of a style, for a legend."""
+    """Return a line in a style, for a legend."""
     return Line2D([], [], color=style.colour.light, linewidth=1.8, linestyle=_dash(style))
 
 
@@ -185,7 +184,7 @@ def _draw_lines(axes: Axes, panel: LinePanel, known: dict[str, Style]) -> None:
 
 
 def _place_ticks(axes: Axes, panel: LinePanel) -> None:
-    """Whole numbers, or names; a single place stands in the middle."""
+    """Set ticks at whole numbers, or at names; a single place is centred."""
     places = sorted({place for line in panel.lines for place in line.x})
     if panel.names:
         axes.set_xticks(range(1, len(panel.names) + 1), panel.names, rotation=30, ha="right", rotation_mode="anchor")
@@ -197,7 +196,7 @@ def _place_ticks(axes: Axes, panel: LinePanel) -> None:
 
 
 def _limits_of_points(panel: LinePanel) -> tuple[float, float] | None:
-    """For panels with a single place: around all points, not so near that a hundredth looks like a cliff."""
+    """Return limits for panels with a single place, at least 10 % around the points: noise must not look large."""
     values = [value for line in panel.lines for value in (*line.y, *line.low, *line.high) if math.isfinite(value)]
     if len({place for line in panel.lines for place in line.x}) != 1 or not values:
         return None
@@ -220,7 +219,7 @@ def _draw_intervals(axes: Axes, panel: IntervalPanel, known: dict[str, Style]) -
         spots = [row] * len(interval.points)
         axes.plot(interval.points, spots, "o", color=colour, alpha=0.5, markersize=5, markeredgewidth=0)
         axes.plot([interval.mean], [row], "D", color=colour, markersize=6)
-        # Above its row, not beside it: so a narrow screen has the width for the interval.
+        # Above its row, so that the interval has the whole width on a narrow screen.
         axes.annotate(
             interval.label,
             (0, row - 0.3),
@@ -236,7 +235,7 @@ def _dash(style: Style) -> Any:
 
 
 def _svg(figure: Figure, title: str) -> str:
-    """The figure's SVG element: without a size of its own, and with variables for colours and the page's font."""
+    """Return the figure's SVG element without a fixed size, with variables for colours and the page's font."""
     stream = io.StringIO()
     figure.patch.set_alpha(0)
     for axes in figure.axes:
@@ -246,7 +245,7 @@ def _svg(figure: Figure, title: str) -> str:
     svg = text[text.index("<svg") :].strip()
     for colour in COLOURS:
         svg = svg.replace(colour.light, f"var(--{colour.name})")
-    svg = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", svg, flags=re.DOTALL)  # it would reach the whole page
+    svg = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", svg, flags=re.DOTALL)  # it would apply to the whole page
     svg = re.sub(
         r"font: ([\d.]+)px [^;\"]*|font-family: [^;\"]*; ", lambda f: f"font-size: {f[1]}px" if f[1] else "", svg
     )
@@ -262,7 +261,7 @@ def _svg(figure: Figure, title: str) -> str:
 
 
 def swatch(style: Style) -> str:
-    """A short line in a product's style, for the page's legend."""
+    """Return a short line in a product's style as SVG, for the page's legend."""
     dashes = f' stroke-dasharray="{" ".join(f"{1.8 * length:g}" for length in style.dashes)}"' if style.dashes else ""
     return (
         f'<svg viewBox="0 0 28 8" aria-hidden="true"><path d="M0 4H28" stroke="var(--{style.colour.name})" '

@@ -1,7 +1,7 @@
-"""What a report holds, before it is HTML or Markdown: sections of paragraphs, lists, tables, charts and cards.
+"""The content of a report, independent of HTML or Markdown: sections of paragraphs, lists, tables, charts and cards.
 
-Text is plain and escaped where it is written out, since names of folders and layers are whatever somebody chose; `Code`
-and `Strong` are the only markup.
+Text is plain and escaped by the writers, since names of folders and layers may hold any character; `Code` and `Strong`
+are the only markup. The functions at the end format numbers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Code:
 
 @dataclass(frozen=True)
 class Strong:
-    """Text that the eye should find."""
+    """Emphasised text."""
 
     text: str
 
@@ -32,7 +32,7 @@ Text = Inline | tuple[Inline, ...]
 
 
 def pieces(text: Text) -> tuple[Inline, ...]:
-    """A text as a sequence of its parts.
+    """Return a text as a sequence of its parts.
 
     >>> pieces("a"), pieces(("a", Code("b")))
     (('a',), ('a', Code(text='b')))
@@ -41,7 +41,7 @@ def pieces(text: Text) -> tuple[Inline, ...]:
 
 
 def plain(text: Text) -> str:
-    """A text without its markup.
+    """Return a text without markup.
 
     >>> plain((Strong("no"), " spread"))
     'no spread'
@@ -51,7 +51,7 @@ def plain(text: Text) -> str:
 
 @dataclass(frozen=True)
 class Paragraph:
-    """A paragraph; a note is set smaller."""
+    """A paragraph; a note is in a smaller font."""
 
     text: Text
     note: bool = False
@@ -66,7 +66,7 @@ class Bullets:
 
 @dataclass(frozen=True)
 class Heading:
-    """A row of a table that says what the rows below it are about."""
+    """A row of a table that is the heading of the rows below it."""
 
     text: str
 
@@ -109,13 +109,13 @@ class LinePanel:
 
     @property
     def products(self) -> tuple[str, ...]:
-        """Whose values it shows."""
+        """The products whose values it shows."""
         return tuple(line.product for line in self.lines)
 
 
 @dataclass(frozen=True)
 class Interval:
-    """Single differences, their mean, and its confidence interval if there is one."""
+    """Single differences, their mean, and its confidence interval or None."""
 
     label: str
     product: str
@@ -127,7 +127,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class IntervalPanel:
-    """Differences below each other, beside a line at 0."""
+    """Intervals below each other, with a line at 0."""
 
     title: str
     x_label: str
@@ -135,7 +135,7 @@ class IntervalPanel:
 
     @property
     def products(self) -> tuple[str, ...]:
-        """Whose values it shows."""
+        """The products whose values it shows."""
         return tuple(interval.product for interval in self.intervals)
 
 
@@ -151,7 +151,7 @@ class Chart:
 
     @property
     def products(self) -> tuple[str, ...]:
-        """Whose values it shows, each once."""
+        """The products whose values it shows, each once."""
         return tuple(dict.fromkeys(product for panel in self.panels for product in panel.products))
 
 
@@ -166,7 +166,7 @@ class Card:
 
 @dataclass(frozen=True)
 class Folded:
-    """Blocks that are shown when somebody opens them."""
+    """Blocks that are hidden until the reader opens them."""
 
     title: str
     blocks: tuple[Paragraph | Bullets | Table | Chart | Card, ...]
@@ -177,7 +177,7 @@ Block = Paragraph | Bullets | Table | Chart | Card | Folded
 
 @dataclass(frozen=True)
 class Section:
-    """A heading and what stands under it; `level` 3 is a part of the section before."""
+    """A heading and its blocks; level 3 is a part of the section before."""
 
     title: str
     blocks: tuple[Block, ...]
@@ -185,7 +185,7 @@ class Section:
 
 
 def charts(sections: Sequence[Section]) -> Iterator[Chart]:
-    """All charts, in order."""
+    """Yield all charts, in order."""
     for section in sections:
         for block in section.blocks:
             inner = block.blocks if isinstance(block, Folded) else (block,)
@@ -193,7 +193,7 @@ def charts(sections: Sequence[Section]) -> Iterator[Chart]:
 
 
 def display(product: str) -> str:
-    """A product's name for readers.
+    """Return a product's name for readers.
 
     >>> display("pr"), display("no-length")
     ('PR', 'no-length')
@@ -202,7 +202,7 @@ def display(product: str) -> str:
 
 
 def ordered(products: Iterable[str]) -> list[str]:
-    """The products, each once, in the usual order; others follow by name.
+    """Return the products, each once, in the paper's order; others follow by name.
 
     >>> ordered(["tempered:0.5", "pr", "p", "pr"])
     ['p', 'pr', 'tempered:0.5']
@@ -212,7 +212,7 @@ def ordered(products: Iterable[str]) -> list[str]:
 
 
 def number(value: float | None, digits: int = 2, *, sign: bool = False) -> str:
-    """A number with a true minus sign; a dash where there is none.
+    """Return a number with a typographic minus sign; a dash for None, NaN and infinity.
 
     >>> number(-0.274), number(0.2, sign=True), number(None), number(-0.001, sign=True)
     ('−0.27', '+0.20', '–', '0.00')
@@ -226,7 +226,7 @@ def number(value: float | None, digits: int = 2, *, sign: bool = False) -> str:
 
 
 def p_text(value: float | None) -> str:
-    """A p value, as exact as it deserves.
+    """Return a p value with two significant digits at most.
 
     >>> p_text(0.04231), p_text(0.31), p_text(0.00002), p_text(None)
     ('0.042', '0.31', '< 0.001', '–')
@@ -239,7 +239,7 @@ def p_text(value: float | None) -> str:
 
 
 def plus_minus(mean: float, std: float | None, digits: int = 2) -> str:
-    """A mean and its deviation.
+    """Return a mean and its standard deviation.
 
     >>> plus_minus(6.234, 0.1), plus_minus(6.234, None)
     ('6.23 ± 0.10', '6.23')
@@ -248,7 +248,7 @@ def plus_minus(mean: float, std: float | None, digits: int = 2) -> str:
 
 
 def seconds_text(seconds: float) -> str:
-    """A time that people can grasp.
+    """Return a duration in seconds, minutes or hours.
 
     >>> seconds_text(4.24), seconds_text(71), seconds_text(7380)
     ('4.2 s', '1 min 11 s', '2 h 3 min')

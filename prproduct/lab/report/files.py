@@ -1,4 +1,4 @@
-"""Where reports come from and go to: runs found in folders, and a page written whole or not at all."""
+"""Reading the runs of a report from folders, and writing the report atomically."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SUFFIXES = (".html", ".htm", ".md")
 
 
 def find(places: Iterable[str | Path]) -> list[Record]:
-    """The runs that places are or hold, at any depth, each once and in the order of their names."""
+    """Return the runs in folders, at any depth, each once, sorted by path; InputError for one that cannot be read."""
     records, broken = find_all(places)
     if broken:
         raise InputError(broken[0])
@@ -29,7 +29,7 @@ def find(places: Iterable[str | Path]) -> list[Record]:
 
 
 def find_all(places: Iterable[str | Path]) -> tuple[list[Record], list[str]]:
-    """The same, and beside them a line for each run that cannot be read."""
+    """Return the runs in folders, and a line for each run that cannot be read."""
     found: dict[Path, Path] = {}
     for place in map(Path, places):
         if not place.is_dir():
@@ -45,7 +45,7 @@ def find_all(places: Iterable[str | Path]) -> tuple[list[Record], list[str]]:
 
 
 def sort_out(things: Iterable[Thing], read: Callable[[Thing], Record]) -> tuple[list[Record], list[str]]:
-    """What `read` gives for each, and a line for each that it refuses."""
+    """Return what `read` returns for each thing, and a line for each InputError."""
     records, broken = [], []
     for thing in things:
         try:
@@ -56,7 +56,7 @@ def sort_out(things: Iterable[Thing], read: Callable[[Thing], Record]) -> tuple[
 
 
 def readable(records: Sequence[Record], check: Callable[[Record], object]) -> tuple[list[Record], list[str]]:
-    """The records that pass a task's `check`, and a line for each that does not: one bad run must not end a report."""
+    """Return the records that pass a task's `check`, and a line for each that does not."""
 
     def checked(record: Record) -> Record:
         try:
@@ -72,7 +72,7 @@ def readable(records: Sequence[Record], check: Callable[[Record], object]) -> tu
 
 
 def unreadable(broken: Sequence[str]) -> list[Section]:
-    """A section that names the runs that could not be read, if there are any."""
+    """Return a section that names the runs that could not be read, if there are any."""
     if not broken:
         return []
     several = f"{len(broken)} runs" if len(broken) > 1 else "1 run"
@@ -88,7 +88,7 @@ def unreadable(broken: Sequence[str]) -> list[Section]:
 
 
 def lead(records: Sequence[Record], broken: Sequence[str] = ()) -> str:
-    """The line below the title.
+    """Return the line below the title.
 
     >>> lead([]), lead([], ["runs/a/config.json: is a folder"])
     ('0 runs, 0 of them finished', '0 runs, 0 of them finished; 1 could not be read')
@@ -99,7 +99,7 @@ def lead(records: Sequence[Record], broken: Sequence[str] = ()) -> str:
 
 
 def check_target(target: str | Path) -> Path:
-    """The file a report is to be written to, if it can be."""
+    """Return the path of the report; InputError if it cannot be written."""
     target = Path(target)
     if target.suffix.lower() not in SUFFIXES:
         raise InputError(f"{target}: a report is written as {', '.join(SUFFIXES)}; choose a name that ends so")
@@ -124,11 +124,11 @@ def write(title: str, lead: Text, sections: Sequence[Section], target: str | Pat
             folder.mkdir(exist_ok=True)
     for name, content in shown.items():
         _replace(folder / name, content)
-    _replace(target, text)  # last: what it shows is there
+    _replace(target, text)  # last: its figures exist
 
 
 def _replace(path: Path, content: str | bytes) -> None:
-    # A folder's name may hold bytes that are no UTF-8; they are shown as question marks.
+    # Bytes of a folder's name that are not UTF-8 are shown as question marks.
     try:
         with writing(path):
             replace_durably(path, content if isinstance(content, bytes) else content.encode("utf-8", "replace"))
@@ -139,7 +139,7 @@ def _replace(path: Path, content: str | bytes) -> None:
 
 
 def _below(place: Path) -> list[Path]:
-    """The runs in a folder; nothing is looked for inside of a run."""
+    """Return the folders of runs below a folder; runs are not searched for further runs."""
     folders = []
     for name, inner, files in os.walk(place):
         if CONFIG in inner or (CONFIG in files and _is_run(Path(name))):
@@ -149,7 +149,7 @@ def _below(place: Path) -> list[Path]:
 
 
 def _is_run(folder: Path) -> bool:
-    """Other programs have files of that name, too; one that is broken is somebody's run and is read, and so named."""
+    """Return True unless config.json belongs to another program; an unreadable one is reported later."""
     try:
         config = read_json(folder / CONFIG)
     except InputError:

@@ -1,4 +1,4 @@
-"""A report as Markdown: the same content, with its charts and pictures as files in a folder beside it."""
+"""A report as Markdown, with its charts and pictures as files in a folder."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from prproduct.lab.report.content import (
 
 
 def markdown(title: str, lead: Text, sections: Sequence[Section], folder: str) -> tuple[str, dict[str, str | bytes]]:
-    """The text, and the charts and pictures it shows by their names in `folder`.
+    """Return the text, and {name in `folder`: content} of its charts and pictures.
 
     >>> text, shown = markdown("A_B", "two runs", [Section("What came out", (Paragraph("n*o*thing"),))], "figures")
     >>> print(text, shown)
@@ -71,7 +71,7 @@ def markdown(title: str, lead: Text, sections: Sequence[Section], folder: str) -
 
 
 def escape(text: str) -> str:
-    """Text that is nothing but text in Markdown, also in a table.
+    """Return text with all Markdown syntax escaped, also within tables.
 
     >>> escape("a|b_c <d>")
     'a\\\\|b\\\\_c \\\\<d\\\\>'
@@ -90,7 +90,7 @@ def _text(text: Text) -> str:
 
 
 def _code(text: str) -> str:
-    """Between more backticks than the text has in a row; a bar would end a table's cell even there."""
+    """Return code between more backticks than it contains in a row, with bars escaped for tables."""
     text = " ".join(text.split("\n")).replace("|", "\\|")
     fence = "`" * (1 + max((len(run) for run in re.findall("`+", text)), default=0))
     space = " " if "`" in text else ""

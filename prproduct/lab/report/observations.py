@@ -1,4 +1,4 @@
-"""Runs as observations: how each ended, which of them count, and what a comparison of two products says."""
+"""Runs as observations: how each ended, which are averaged, and how a difference between products is stated."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from prproduct.lab.report.statistics import SIGNIFICANCE, PairedDifference, holm
 from prproduct.lab.runs import METRICS, Record
 
 BASELINE = "p"
+# The share of wall time for which the main thread of a run has the CPU where no other process takes its core.
+ALONE = 0.9
 NBSP = "\u00a0"  # keeps a number and its unit on one line
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run and how it ended; only those that count are averaged."""
+    """A run, how it ended, and whether it counts: only runs that count are averaged."""
 
     record: Record
     status: str
@@ -26,7 +28,7 @@ class Run:
 
     @property
     def product(self) -> str:
-        """Its product."""
+        """The name of its product."""
         return str(self.record.config["config"]["product"])
 
     @property
@@ -41,9 +43,17 @@ class Run:
 
     @property
     def seconds(self) -> float:
-        """Time spent on training and evaluating, as far as it was recorded."""
+        """Seconds of training and evaluation of all recorded epochs."""
         times = [epoch["time"] for epoch in self.epochs]
         return float(sum(time["train_seconds"] + time["evaluation_seconds"] for time in times))
+
+    @property
+    def had_its_core(self) -> bool:
+        """True if its main thread had the CPU for `ALONE` of the training time or more: only then is it compared."""
+        times = [epoch["time"] for epoch in self.epochs]
+        if not times or any("cpu_seconds" not in time for time in times):
+            return False
+        return bool(sum(time["cpu_seconds"] for time in times) >= ALONE * sum(time["train_seconds"] for time in times))
 
 
 R = TypeVar("R", bound=Run)
@@ -51,7 +61,7 @@ ByProduct = dict[str, dict[int, R]]
 
 
 def ending(record: Record, epochs: int, keys: Sequence[str]) -> tuple[str, bool]:
-    """How a run of so many epochs ended, and whether it counts; each epoch's record must have the keys."""
+    """Return how a run of `epochs` epochs ended, and whether it counts; InputError if an epoch's record lacks a key."""
     done = record.of("epoch")
     for epoch in done:
         missing = [key for key in keys if key not in epoch]
@@ -72,7 +82,7 @@ def ending(record: Record, epochs: int, keys: Sequence[str]) -> tuple[str, bool]
 
 
 def _check_numbers(record: Record, values: Any, keys: Sequence[str]) -> None:
-    """Refuse values that are no numbers; what was not finite is recorded as null."""
+    """Raise InputError for a value that is neither a number nor null, which stands for NaN and infinity."""
     for key in keys:
         value = values.get(key, math.nan) if isinstance(values, dict) else values
         if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
@@ -80,7 +90,7 @@ def _check_numbers(record: Record, values: Any, keys: Sequence[str]) -> None:
 
 
 def once(runs: Sequence[R]) -> tuple[R, ...]:
-    """Each product and seed counted once: the same training twice is no second observation."""
+    """Return the runs, with repetitions of a product and seed not counted: they are no independent observation."""
     seen: dict[tuple[str, int], R] = {}
     kept = []
     for run in runs:
@@ -94,20 +104,20 @@ def once(runs: Sequence[R]) -> tuple[R, ...]:
 
 
 def by_product(runs: Sequence[R]) -> ByProduct[R]:
-    """The runs that count, by product and seed, the products in their usual order."""
+    """Return {product: {seed: run}} of the runs that count, with the products in the order of the paper."""
     counted = [run for run in runs if run.counts]
     products = ordered(run.product for run in counted)
     return {product: {run.seed: run for run in counted if run.product == product} for product in products}
 
 
 def placed(run: Run) -> tuple[int, str, int, str]:
-    """The place of a run in a list: by product in the usual order, then by seed."""
+    """Return the sort key of a run: its product in the order of the paper, then its seed."""
     place = ORDER.index(run.product) if run.product in ORDER else len(ORDER)
     return place, run.product, run.seed, str(run.record.folder)
 
 
 def adjusted(tests: Sequence[float | None]) -> list[float | None]:
-    """The p values by Holm's method over all of them; None where there was no test.
+    """Return the p values corrected by Holm's method; None stays None: there was no test.
 
     >>> adjusted([0.01, None, 0.03])
     [0.02, None, 0.03]
@@ -117,7 +127,7 @@ def adjusted(tests: Sequence[float | None]) -> list[float | None]:
 
 
 def verdict(difference: PairedDifference | None, better: Callable[[float], bool], digits: int = 2) -> str:
-    """The size of a difference and the number of pairs.
+    """Return the size of a difference and the number of pairs, in words.
 
     >>> verdict(PairedDifference(2, 71.0, 1.0, 62.0, 80.0, 0.06, 0, 2), lambda mean: mean < 0, 1)
     '71.0 points worse (n\xa0=\xa02)'
@@ -130,7 +140,7 @@ def verdict(difference: PairedDifference | None, better: Callable[[float], bool]
 
 
 def outcome(difference: PairedDifference | None, adjusted: float | None, better: Callable[[float], bool]) -> str:
-    """What the test can tell: "better" or "worse" than chance explains, or "open".
+    """Return "better" or "worse" if the difference is significant, else "open".
 
     >>> outcome(PairedDifference(2, 71.0, 1.0, 62.0, 80.0, 0.06, 0, 2), 0.06, lambda mean: mean < 0)
     'open'
@@ -143,7 +153,7 @@ def outcome(difference: PairedDifference | None, adjusted: float | None, better:
 def told_apart(
     names: Sequence[str], settings: Sequence[Mapping[str, Any]], written: Callable[[Any], str] = str
 ) -> list[str]:
-    """Names, with the settings in which those of the same name differ.
+    """Return the names; equal ones with the settings in which they differ.
 
     >>> told_apart(["rl", "rl"], [{"beams": 1, "seed": 0}, {"beams": 5, "seed": 0}])
     ['rl (beams 1)', 'rl (beams 5)']
@@ -153,13 +163,13 @@ def told_apart(
         alike = [other for known, other in zip(names, settings, strict=True) if known == name]
         keys = dict.fromkeys(key for other in alike for key in other)
         differing = [key for key in keys if any(other.get(key) != own.get(key) for other in alike)]
-        told = ", ".join(f"{key.replace('_', ' ')} {written(own.get(key, 'none'))}" for key in differing)
-        found.append(name + (f" ({told})" if told else ""))
+        settings_text = ", ".join(f"{key.replace('_', ' ')} {written(own.get(key, 'none'))}" for key in differing)
+        found.append(name + (f" ({settings_text})" if settings_text else ""))
     return found
 
 
 def left_out(runs: Sequence[Run]) -> list[Block]:
-    """A paragraph on the runs that do not count, if there are any."""
+    """Return a paragraph on the runs that do not count, if there are any."""
     left = sum(not run.counts for run in runs)
     several = "runs are" if left > 1 else "run is"
     text = f"{left} of {len(runs)} {several} left out of every average; the last section says why."

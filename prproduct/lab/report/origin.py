@@ -1,4 +1,4 @@
-"""Where a run's numbers come from: its machine, its commit, the file of its angles."""
+"""The origin of a run's numbers: its folder, commit, command and machine; and its file of angles."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COLUMNS = ("folder", "commit", "command", "machine")
 
 
 def origin(record: Record) -> tuple[Text, ...]:
-    """The cells of these columns."""
+    """Return the cells of the columns `COLUMNS`."""
     there = record.config["environment"]
     return (
         Code(str(record.folder)),
@@ -28,7 +28,7 @@ def origin(record: Record) -> tuple[Text, ...]:
 
 
 def written(value: object) -> str:
-    """A setting's value as text.
+    """Return a setting's value as text.
 
     >>> written(True), written([81, 122]), written(5e-4)
     ('yes', '81 and 122', '0.0005')
@@ -41,7 +41,7 @@ def written(value: object) -> str:
 
 
 def machine(record: Record) -> str:
-    """On what it was trained, in a few words.
+    """Return processor, device and threads of a run.
 
     >>> from pathlib import Path
     >>> machine(Record(Path("a"), {"environment": {"processor": "x86_64", "threads": 2}}, ()))
@@ -56,7 +56,7 @@ def machine(record: Record) -> str:
 
 
 def commit(record: Record) -> str:
-    """The commit in short, with a + if files had been changed since.
+    """Return the first digits of the commit, with a + if files had been changed since.
 
     >>> from pathlib import Path
     >>> commit(Record(Path("a"), {"environment": {"commit": "0123456789abcdef+"}}, ()))
@@ -67,7 +67,7 @@ def commit(record: Record) -> str:
 
 
 def angles_of(record: Record) -> list[AngleRecord]:
-    """What its probe found, if it had one."""
+    """Return the angle records of a run; [] if it has none."""
     path = record.folder / ANGLES
     if not os.path.lexists(path):
         return []

@@ -1,4 +1,4 @@
-"""Lines of a chart from the values of several seeds."""
+"""The lines of a chart: means over seeds, with a band of one standard deviation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Values = Mapping[str, Mapping[int, Mapping[float, float]]]  # product â†’ seed â
 
 
 def lines(values: Values) -> tuple[Line, ...]:
-    """Means over seeds, with a band of one deviation where there are several.
+    """Return a line for each product: the mean over seeds, with a band of one standard deviation if there are several.
 
     >>> lines({"pr": {0: {1: 2.0, 2: 1.0}, 1: {1: 4.0, 2: math.nan}}})
     (Line(product='pr', x=(1, 2), y=(3.0, 1.0), low=(1.585..., 1.0), high=(4.414..., 1.0)),)

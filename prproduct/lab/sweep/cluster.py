@@ -1,4 +1,4 @@
-"""Workers of a Ray cluster. All its machines must see the folder of the runs under the same path."""
+"""Sweep workers as tasks of a Ray cluster, whose machines must all see the folder of the runs under the same path."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from prproduct.lab.sweep.jobs import DIED, FAILED, STOPPED, Ending, Job, attempt
 
 
 class Cluster:
-    """As many runs at once as the cluster has room for, also when it grows or shrinks; `places` limits them.
+    """As many jobs at once as the cluster has CPUs and GPUs for, now and when it grows; at most `places`.
 
-    A program that is connected to a cluster already keeps its connection.
+    If the program is connected to a cluster already, that connection is used and left open.
     """
 
     def __init__(self, address: str | None, *, threads: int, gpus: float | None = None, places: int | None = None):
@@ -25,9 +25,9 @@ class Cluster:
         has = self._ray.cluster_resources()
         self.threads, self.places = threads, places
         self.gpus = float(has.get("GPU", 0) > 0) if gpus is None else gpus
-        # Ray's own retries are switched off: it does not know which errors are worth another try.
+        # Without Ray's own retries: `sweep` knows which errors are worth another attempt.
         options = {"num_cpus": threads, "num_gpus": self.gpus, "max_retries": 0}
-        self._attempt = self._ray.remote(**options)(_attempt_far_away)
+        self._attempt = self._ray.remote(**options)(_attempt_in_worker)
         self._running: dict[Any, Job] = {}
 
     def __str__(self) -> str:
@@ -37,7 +37,7 @@ class Cluster:
         return line if self._fitting() else f"{line}: they wait until a machine with so many joins it"
 
     def room(self) -> bool:
-        most = max(1, self._fitting())  # one always waits at the cluster, for those that grow on demand
+        most = max(1, self._fitting())  # at least one is queued, so that a cluster can grow
         return len(self._running) < (most if self.places is None else min(most, self.places))
 
     def start(self, job: Job) -> None:
@@ -51,7 +51,7 @@ class Cluster:
 
     def ask_to_stop(self) -> None:
         for reference in self._running:
-            self._ray.cancel(reference)  # a Ctrl-C in its process
+            self._ray.cancel(reference)  # raises KeyboardInterrupt in the worker
 
     def close(self) -> None:
         for reference in self._running:
@@ -71,25 +71,25 @@ class Cluster:
             return self._ray.get(reference)
         except errors.TaskCancelledError:
             return Ending(STOPPED)
-        except errors.RayTaskError as error:  # it never came to the call: prproduct may be missing on that machine
+        except errors.RayTaskError as error:  # before `attempt` was called: prproduct may be missing on that machine
             return Ending(FAILED, str(error).strip())
         except errors.RayError as error:
             said = str(error).strip().splitlines() or [""]
             return Ending(DIED, f"its worker died ({type(error).__name__}: {said[0]})")
 
 
-def _attempt_far_away(job: Job, threads: int, command: Sequence[str]) -> Ending:
-    sys.argv = list(command)  # for the record of the run
+def _attempt_in_worker(job: Job, threads: int, command: Sequence[str]) -> Ending:
+    sys.argv = list(command)  # recorded in config.json
     torch.set_num_threads(threads)
     return attempt(job)
 
 
 def _connected(address: str | None) -> tuple[Any, bool]:
-    """Ray, connected to the cluster of the address, of $RAY_ADDRESS, of this machine, or else to a new one here.
+    """Return the ray module, connected, and True if this call connected it.
 
-    And whether it was not connected before.
+    The cluster is that of `address`, of $RAY_ADDRESS, of this machine, or else a new one on this machine.
     """
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a cluster that we start reports to nobody
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # send no usage statistics
     try:
         import ray
     except ModuleNotFoundError:

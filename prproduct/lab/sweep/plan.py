@@ -1,4 +1,4 @@
-"""How a sweep is spread over cores, GPUs and machines."""
+"""Options of a sweep: how many runs at once, with how many threads and GPUs each, on this machine or on Ray."""
 
 from __future__ import annotations
 
@@ -12,10 +12,15 @@ import torch
 
 from prproduct.lab.errors import InputError
 from prproduct.lab.hardware import cores
-from prproduct.lab.sweep.driver import Workers
+from prproduct.lab.sweep.jobs import Workers
 from prproduct.lab.sweep.pool import Pool
 
 CONNECT_SECONDS = 5.0
+_START = "start a cluster there, or leave out the address to start one on this machine"
+# Ray's ports speak gRPC, which is HTTP/2: a client sends this preface and an empty SETTINGS frame (RFC 9113, 3.4), and
+# the server answers with a SETTINGS frame.
+_HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+_SETTINGS = 4
 
 
 def _is(default: Any, help: str) -> Any:
@@ -24,7 +29,7 @@ def _is(default: Any, help: str) -> Any:
 
 @dataclass(frozen=True)
 class Plan:
-    """How many runs at once, with what each.
+    """How many runs at once, and the resources of each.
 
     >>> Plan(workers=0)
     Traceback (most recent call last):
@@ -46,23 +51,23 @@ class Plan:
             raise InputError(f"gpus_per_run is {self.gpus_per_run}, it must be from 0 to 1: a run has one device")
 
     def check(self, address: str | None = None) -> None:
-        """Refuse an address without --ray, and one where nobody answers: Ray itself would wait for minutes."""
+        """Refuse an address without --ray, and an address where no Ray answers: Ray itself would wait for minutes."""
         if address and not self.ray:
             raise InputError(f"{address}: is taken for the address of a Ray cluster, which --ray asks for")
         place = re.fullmatch(r"(?:ray://)?(.+):(\d{1,5})/?", address or os.environ.get("RAY_ADDRESS", ""))
         if not self.ray or not place:
             return
         try:
-            socket.create_connection((place[1], int(place[2])), timeout=CONNECT_SECONDS).close()
+            with socket.create_connection((place[1], int(place[2])), timeout=CONNECT_SECONDS) as connection:
+                speaks_grpc = bool(os.environ.get("RAY_USE_TLS")) or _speaks_grpc(connection)
         except (OSError, OverflowError) as error:
             said = getattr(error, "strerror", None) or str(error)
-            raise InputError(
-                f"Ray at {place[0]}: cannot be reached ({said}); start a cluster there, or leave out the address to "
-                "start one on this machine"
-            ) from None
+            raise InputError(f"Ray at {place[0]}: cannot be reached ({said}); {_START}") from None
+        if not speaks_grpc:
+            raise InputError(f"Ray at {place[0]}: something else than Ray listens there; {_START}")
 
     def open(self, jobs: int, address: str | None = None) -> Workers:
-        """The workers for so many jobs; finished ones count, so that the same command divides the cores alike."""
+        """Return workers for `jobs` jobs. Finished jobs count, so that a restarted command divides the cores alike."""
         self.check(address)
         if self.ray:
             from prproduct.lab.sweep.cluster import Cluster
@@ -73,9 +78,19 @@ class Plan:
         return Pool(places, self.threads or max(1, cores() // places), gpus)
 
     def _gpus(self) -> list[str]:
-        """The GPU of each place."""
+        """Return the GPU of each worker; empty to use none."""
         there = torch.cuda.device_count()
         share = min(there, 1) if self.gpus_per_run is None else self.gpus_per_run
         if share > there:
             raise InputError(f"gpus_per_run is {share:g}, but there is no GPU here")
         return [str(gpu) for _ in range(int(1 / share)) for gpu in range(there)] if share else []
+
+
+def _speaks_grpc(connection: socket.socket) -> bool:
+    """Return True if the server's first bytes are the header of an HTTP/2 SETTINGS frame."""
+    try:
+        connection.sendall(_HTTP2_PREFACE)
+        header = connection.recv(9, socket.MSG_WAITALL)
+    except OSError:  # silence, or a closed connection
+        return False
+    return len(header) == 9 and header[3] == _SETTINGS

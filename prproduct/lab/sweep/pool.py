@@ -1,4 +1,4 @@
-"""Workers that are processes of this machine; each has some of its cores, and a GPU if there are any."""
+"""Sweep workers as processes of this machine, each with a number of CPU threads and at most one GPU."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ from prproduct.lab.sweep.jobs import DIED, Ending, Job, attempt
 
 
 class Pool:
-    """Up to `places` processes, started when there is a job for them and kept for the next one.
+    """Up to `places` worker processes, each started when there is a job for it and kept for the next job.
 
-    They are spawned, not forked: a fork takes threads' locks and CUDA's state along. A worker that died is replaced.
+    They are spawned, not forked: a forked process inherits locks of other threads and CUDA's state. A worker that died
+    is replaced.
     """
 
     def __init__(self, places: int, threads: int, gpus: Sequence[str] = ()) -> None:
         self.places, self.threads = places, threads
-        self.gpus = [gpus[place % len(gpus)] if gpus else "" for place in range(places)]  # "": none
-        self._free = list(self.gpus)  # those of processes that may still be started
+        self.gpus = [gpus[place % len(gpus)] if gpus else "" for place in range(places)]  # "" for none
+        self._free = list(self.gpus)  # GPUs of the workers that are not started yet
         self._workers: list[_Worker] = []
 
     def __str__(self) -> str:
@@ -64,14 +65,14 @@ class Pool:
         for worker in self._workers:
             if worker.job:
                 worker.process.kill()
-            worker.connection.close()  # which an idle one takes for the end
+            worker.connection.close()  # an idle worker ends when its connection closes
         for worker in self._workers:
             worker.process.join()
         self._workers = []
 
 
 class _Worker:
-    """A process, and the job that it works on."""
+    """A worker process, and its current job."""
 
     def __init__(self, threads: int, gpu: str) -> None:
         self.gpu, self.job = gpu, None  # type: str, Job | None
@@ -84,7 +85,7 @@ class _Worker:
 
     def take(self, job: Job) -> None:
         self.job = job
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # of a dead one; `result` says so
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the process is dead; `result` reports it
             self.connection.send(job)
 
     def result(self) -> tuple[Job, Ending]:
@@ -98,18 +99,18 @@ class _Worker:
 
 
 def _work(jobs: Connection[Ending, Job], threads: int, gpu: str) -> None:
-    """One job behind the other, until the driver hangs up."""
-    os.setsid()  # a signal to the driver's group must not come on top of the driver's own: the second does not wait
+    """Run jobs from the connection until it is closed."""
+    os.setsid()  # the driver forwards signals; a second one from its process group would end the worker at once
     os.environ["CUDA_VISIBLE_DEVICES"] = gpu
     torch.set_num_threads(threads)
     threading.Thread(target=_end_with_the_driver, daemon=True).start()
-    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):  # it hung up, or is dead
+    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the driver closed it, or is dead
         while True:
             jobs.send(attempt(jobs.recv()))
 
 
 def _end_with_the_driver() -> None:
-    """A driver that was killed asks nobody to stop; then its workers ask themselves."""
+    """Wait for the driver to end, then send SIGTERM to this process: a driver that was killed stops nobody."""
     driver: Any = multiprocessing.parent_process()
     driver.join()
     os.kill(os.getpid(), signal.SIGTERM)
@@ -117,8 +118,8 @@ def _end_with_the_driver() -> None:
 
 @contextlib.contextmanager
 def _children_without_ctrl_c() -> Iterator[None]:
-    """Processes that are started inside do not get Ctrl-C, from their first moment on; ours waits for the end of it."""
-    resource_tracker.ensure_running()  # which would lift the block when the first process starts
+    """Block SIGINT while processes are started inside: they inherit the block, and this process gets it afterwards."""
+    resource_tracker.ensure_running()  # else it is started by the first process, and unblocks SIGINT
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

@@ -7,7 +7,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from prproduct.classification.data import Dataset, EvaluationBatches, TrainingBatches, split
-from prproduct.classification.data.augment import Augmentation, normalise
+from prproduct.classification.data.batches import Augmentation, normalise
 from prproduct.lab.errors import InputError
 from prproduct.lab.keyed import keyed_bits
 
@@ -159,7 +159,7 @@ def test_no_images_to_train_on_is_one_line(data):
 
 
 def test_normalise_gives_mean_0_and_deviation_1(data):
-    from prproduct.classification.data.statistics import channel_statistics
+    from prproduct.classification.data.dataset import channel_statistics
 
     images = normalise(data.train_images, *channel_statistics(data.train_images))
     assert images.dtype == torch.float32

@@ -25,7 +25,7 @@ def small(monkeypatch, tmp_path):
     """A small CIFAR-100 with its own mean and deviation, in a folder."""
     from dataclasses import replace
 
-    from prproduct.classification.data.statistics import channel_statistics
+    from prproduct.classification.data.dataset import channel_statistics
 
     source, contents, *_ = cifar_files.small_cifar100()
     cifar_files.put(tmp_path / "cifar-100-python", contents[0][0] | contents[0][1])

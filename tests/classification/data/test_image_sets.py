@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from prproduct.classification.data import dataset, load, locate, sources
-from prproduct.classification.data.statistics import channel_statistics
+from prproduct.classification.data.dataset import channel_statistics
 from prproduct.lab.errors import InputError
 
 

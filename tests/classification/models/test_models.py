@@ -10,7 +10,7 @@ from torch import nn
 
 import prproduct as pr
 from prproduct.classification import models
-from prproduct.classification.models import densenet, mlp, preresnet, resnet, wideresnet
+from prproduct.classification.models import densenet, mlp, preresnet, resnet
 from prproduct.lab.errors import InputError
 
 SMALL = [
@@ -173,7 +173,7 @@ def test_wrn_drops_0_3_between_the_convolutions_and_only_in_training():
         if isinstance(module, nn.Dropout):
             module.train()
     assert not torch.equal(net(images), net(images))
-    assert wideresnet.WideResNet(1, 1, 3, 10, dropout=0.0).stage1[0].dropout.p == 0
+    assert preresnet.WideResNet(1, 1, 3, 10, dropout=0.0).stage1[0].dropout.p == 0
 
 
 def test_the_same_seed_gives_the_same_weights():
@@ -209,7 +209,7 @@ def test_the_residual_block_adds_its_input_before_the_last_relu():
     block = resnet.BasicBlock(16, 16, stride=1)
     nn.init.zeros_(block.bn2.weight)
     assert torch.equal(block(x), x.relu())
-    wide = wideresnet.WideBlock(16, 16, 1, dropout=0.0)
+    wide = preresnet.WideBlock(16, 16, 1, dropout=0.0)
     dense = densenet.DenseLayer(16, 4)
     for layer in (preresnet.PreBasicBlock(16, 16, stride=1), wide):
         nn.init.zeros_(layer.conv2.weight)
@@ -219,7 +219,7 @@ def test_the_residual_block_adds_its_input_before_the_last_relu():
 
 def test_shortcuts_of_a_new_shape_see_what_the_papers_say():
     x = torch.randn(2, 16, 8, 8)
-    pre, wide = preresnet.PreBasicBlock(16, 32, stride=2), wideresnet.WideBlock(16, 32, 2, dropout=0.0)
+    pre, wide = preresnet.PreBasicBlock(16, 32, stride=2), preresnet.WideBlock(16, 32, 2, dropout=0.0)
     for block in (pre, wide):
         nn.init.zeros_(block.conv2.weight)
     assert torch.equal(pre(x), pre.shortcut(x))
