@@ -1,0 +1,161 @@
+"""The summary of a report in plain words: what was compared, the differences, and whether they could be chance."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from prproduct.captioning.report.runs import SHARE_TRUE, Comparison, Group, ScoredStage, Stage
+from prproduct.captioning.report.training import PARTS, endings, series, share, step_ratio
+from prproduct.lab.report import observations
+from prproduct.lab.report.charts import display
+from prproduct.lab.report.content import Block, Bullets, Paragraph, Section, Strong, Text, number, p_text
+from prproduct.lab.report.observations import BASELINE, left_out
+from prproduct.lab.report.statistics import SIGNIFICANCE
+
+NBSP = "\u00a0"  # keeps a number and its unit on one line
+
+
+def summary(groups: Sequence[Group], found: Sequence[Comparison]) -> Section:
+    """The section with the headline, a line for each comparison, and how they were tested."""
+    runs = [run for group in groups for run in group.runs]
+    blocks: list[Block] = [Paragraph((Strong(_headline(groups, found)),))]
+    if len(groups) == 1:
+        blocks.append(Paragraph(f"All runs: {groups[0].name}."))
+    items = [_line(comparison) for comparison in sorted(found, key=lambda one: one.product != "pr")]
+    for group in groups:
+        items += [*_reinforced(group), *_angles(group), *_costs(group)]
+    if items:
+        blocks.append(Bullets(tuple(items)))
+    blocks += left_out(runs)
+    if found:
+        blocks.append(Paragraph(_method(len(found)), note=True))
+    return Section("Summary", tuple(blocks))
+
+
+def verdict(comparison: Comparison) -> str:
+    """The size of the difference and the number of pairs, in words."""
+    return observations.verdict(comparison.difference, lambda mean: mean > 0, digits=1)
+
+
+def _headline(groups: Sequence[Group], found: Sequence[Comparison]) -> str:
+    if not any(stage.counted for group in groups for stage in group.stages):
+        return "No run is finished, so there is nothing to compare yet."
+    if not any(True for group in groups for _ in group.scored_stages()):
+        return "No run has scored test captions yet, so there is nothing to compare."
+    asked = [comparison for comparison in found if comparison.product == "pr"] or list(found)
+    if not asked:
+        return "Nothing can be compared: no other product was trained in the same configuration as the inner product P."
+    name = "PR" if asked[0].product == "pr" else "the other product"
+    if not any(comparison.adjusted is not None for comparison in asked):
+        return f"Whether {name} captions better than the inner product P cannot be said: it takes at least two seeds."
+    outcomes = [observations.outcome(one.difference, one.adjusted, lambda mean: mean > 0) for one in asked]
+    better, worse = outcomes.count("better"), outcomes.count("worse")
+    question = f"Does {name} caption better than the inner product P?"
+    if not better and not worse:
+        return f"{question} In none of {len(asked)} comparisons is the difference more than chance explains."
+    return f"{question} Significantly better in {better} of {len(asked)} comparisons, significantly worse in {worse}."
+
+
+def _line(comparison: Comparison) -> Text:
+    one, difference = comparison.scored, comparison.difference
+    title = Strong(f"{_place(one)}, {display(comparison.product)}: {verdict(comparison)}.")
+    if difference is None:
+        return (title, " No seed has the CIDEr of both products.")
+    numbers = f" Test CIDEr {_mean(one, comparison.product)}, P's {_mean(one, BASELINE)}; "
+    if difference.n == 1:
+        return (title, numbers, f"{_points(difference.mean)}. One pair does not tell chance from effect.")
+    if comparison.adjusted is None:
+        return (title, numbers, f"{_points(difference.mean)} in each of {difference.n} pairs.")
+    p_value = p_text(comparison.adjusted)
+    relation = p_value if p_value.startswith("<") else f"= {p_value}"
+    between = f"95 % interval {number(difference.low, 1, sign=True)} to {number(difference.high, 1, sign=True)}"
+    return (title, numbers, f"over {difference.n} pairs {_points(difference.mean)}, {between}, p {relation}.")
+
+
+def _reinforced(group: Group) -> list[Text]:
+    """How REINFORCE changed CIDEr and the share of true captions, by product, where both phases had the same search."""
+    scored = list(group.scored_stages())
+    found: list[Text] = []
+    for later in (one for one in scored if one.stage.phase == "rl"):
+        first = next((one for one in scored if one.stage.phase == "xe" and one.search == later.search), None)
+        if first is None:
+            continue
+        changes = _changes(first, later, "CIDEr")
+        if changes:
+            found.append((Strong(f"{_place(later)} changed test CIDEr:"), f" {', '.join(changes)}."))
+        changes = _changes(first, later, SHARE_TRUE)
+        if changes:
+            title = Strong(f"{_place(later)} changed the share of true test captions, in percent:")
+            found.append((title, f" {', '.join(changes)}."))
+    return found
+
+
+def _changes(first: ScoredStage, later: ScoredStage, column: str) -> list[str]:
+    changes = []
+    for product in later.scores:
+        before, after = (one.sample(product, column) for one in (first, later))
+        if before and after:
+            step = number(after.mean - before.mean, 1, sign=True)
+            changes.append(f"{display(product)} from {number(before.mean, 1)} to {number(after.mean, 1)} ({step})")
+    return changes
+
+
+def _angles(group: Group) -> list[Text]:
+    """In how many layers min |sin θ| ends larger under PR than under P; in the paper, in most."""
+    found: list[Text] = []
+    for stage in group.stages:
+        values = series(stage)
+        both = [endings(values, part) for part in PARTS if part in values]
+        both = [means for means in both if BASELINE in means and "pr" in means]
+        if both:
+            larger = sum(means["pr"] > means[BASELINE] for means in both)
+            title = Strong(group.heading(f"angles in {stage.name}:"))
+            text = (
+                f" min |sin θ| ends larger under PR than under P in {larger} of {len(both)} parts; the paper: in most."
+            )
+            found.append((title, text))
+    return found
+
+
+def _costs(group: Group) -> list[Text]:
+    found: list[Text] = []
+    for stage in group.stages:
+        costs = [*_ratio(stage), *_reward(stage)]
+        if costs:
+            found.append((Strong(group.heading(f"cost of {stage.name}:")), f" {'; '.join(costs)}."))
+    return found
+
+
+def _ratio(stage: Stage) -> list[str]:
+    ours, base = (list(stage.counted.get(product, {}).values()) for product in ("pr", BASELINE))
+    ratio = step_ratio(ours, base)
+    return [f"a training step of PR took {number(ratio)} times as long as one of P"] if ratio else []
+
+
+def _reward(stage: Stage) -> list[str]:
+    spent = share([run for runs in stage.counted.values() for run in runs.values()], "reward_seconds")
+    return [] if spent is None else [f"the reward took {number(100 * spent, 1)}{NBSP}% of the training time"]
+
+
+def _place(one: ScoredStage) -> str:
+    return one.group.heading(one.stage.name)
+
+
+def _mean(one: ScoredStage, product: str) -> str:
+    sample = one.sample(product, "CIDEr")
+    return "–" if sample is None else f"{number(sample.mean, 1)} (n{NBSP}={NBSP}{sample.n})"
+
+
+def _points(mean: float) -> str:
+    if not float(f"{mean:.1f}"):
+        return "no difference to one decimal"
+    return f"{number(abs(mean), 1)} points {'higher' if mean > 0 else 'lower'}"
+
+
+def _method(tests: int) -> str:
+    corrected = f", corrected for {tests} comparisons by Holm's method" if tests > 1 else ""
+    return (
+        "Products are judged by the CIDEr of test captions, in percent as the paper gives it. Runs are paired by their "
+        "seed: both start from the same weights and see the same images in the same order. “Significantly” means "
+        f"p < {SIGNIFICANCE:.2f} in a paired t test, two-sided{corrected}."
+    )

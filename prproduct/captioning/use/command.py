@@ -1,0 +1,271 @@
+"""The command `prproduct caption`: captions of a user's pictures, or of a whole split in COCO's format."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from prproduct.captioning.data import features, prepared
+from prproduct.captioning.data.features import Features, normalized_id
+from prproduct.captioning.data.pictures import Picture, list_all
+from prproduct.captioning.data.prepared import SPLITS
+from prproduct.captioning.dataset import check_features, check_fits, check_ids, open_dataset
+from prproduct.captioning.inference import EPOCHS, Search, config_of, generate_captions, open_runs, run_labels
+from prproduct.captioning.metrics.files import ImageId, raise_for_images, raise_for_repeated, read_text
+from prproduct.captioning.ready import open_ready
+from prproduct.captioning.results import captions_file, save_captions, write_captions
+from prproduct.captioning.use import attention, page
+from prproduct.captioning.use.pictures import CaptionedPicture, caption_pictures, encoders_for
+from prproduct.lab import runs
+from prproduct.lab.errors import InputError
+from prproduct.lab.files import replace_durably, replacing
+from prproduct.lab.options import takes_options_of
+
+ALL = "all"  # in place of a split: every image of the features, whether it has captions or not
+PAGES = (".html", ".htm")
+OTHERS = 5  # files that are no pictures are named, up to this many
+
+
+@takes_options_of(Search)
+def caption(
+    search: Search,
+    images: Annotated[
+        list[Path] | None, typer.Argument(metavar="PICTURES...", help="pictures, folders, zip archives")
+    ] = None,
+    run: Annotated[
+        list[Path] | None, typer.Option("--run", help="a captioner's run, may be given often; else the ready ones")
+    ] = None,
+    epoch: Annotated[str, typer.Option(help=f"the run's {' or '.join(EPOCHS)}, by validation CIDEr")] = "best",
+    figures: Annotated[
+        Path | None, typer.Option("--attention", help="a folder for figures of where each word looked")
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="a page, .html; with --split a .json or a folder"),
+    ] = None,
+    encoder: Annotated[str | None, typer.Option(help="of the run's features, where it does not say")] = None,
+    split: Annotated[
+        str | None, typer.Option(help=f"in place of pictures: {', '.join(SPLITS)}; or {ALL} that --features has")
+    ] = None,
+    captions: Annotated[
+        str | None, typer.Option(help="with --split: a folder of `prproduct data captions`, or world")
+    ] = None,
+    source: Annotated[Path | None, typer.Option("--features", help="with --split: of its images")] = None,
+    ids: Annotated[
+        Path | None, typer.Option(help=f"with --split {ALL}: a list of those to caption, one a line")
+    ] = None,
+) -> None:
+    """Captions for pictures of your own; or with --split for a whole split, as COCO's server wants them."""
+    if bool(images) == (split is not None):
+        raise InputError("give either pictures, or --split for images whose features are in a file")
+    if split is not None:
+        if figures or encoder:
+            raise InputError("--attention and --encoder go with pictures, not with --split")
+        if not run:
+            raise InputError("whose captions? Give --run, the folder of a captioner's run")
+        if split == ALL:
+            _caption_features(search, run, epoch, captions, source, ids, output)
+        else:
+            _caption_split(search, run, epoch, split, captions, source, ids, output)
+    else:
+        if source or ids:
+            raise InputError("--features and --ids go with --split, not with pictures")
+        _caption_pictures(search, images or [], run or [], epoch, figures, output, encoder, captions)
+
+
+def _caption_pictures(
+    search: Search,
+    paths: Sequence[Path],
+    folders: Sequence[Path],
+    epoch: str,
+    figures: Path | None,
+    output: Path | None,
+    encoder: str | None,
+    captions: str | None,
+) -> None:
+    """Caption pictures of the user: print captions; optionally write figures of attention and a page."""
+    if output and output.suffix.lower() not in PAGES:
+        raise InputError(f"{output}: is no page; give a name that ends in .html")
+    if figures and figures.exists() and not figures.is_dir():
+        raise InputError(f"{figures}: is a file; --attention takes a folder")
+    others: list[str] = []
+    found = list_all(paths, others)
+    if others:
+        shown_others = [printable(Path(name).name) for name in others[:OTHERS]]
+        more = f" and {len(others) - OTHERS} more" if len(others) > OTHERS else ""
+        print(f"prproduct: no pictures, and left out: {', '.join(shown_others)}{more}", file=sys.stderr)
+    known = prepared.read(captions) if captions else None
+    captioners = open_runs(folders, epoch, known) if folders else open_ready()
+    encoders = encoders_for(captioners, encoder)
+    labels = [captioner.label for captioner in captioners]
+    unreadable: list[tuple[Picture, str]] = []
+    cards: list[page.Card] = []
+    names: set[str] = set()
+    reported = 0
+    with _progress(len(found), "pictures") as (bar, task):
+        for captioned in caption_pictures(found, captioners, encoders, search, unreadable):
+            reported = _report_unreadable(unreadable, reported)
+            _print(captioned, labels)
+            if figures:
+                _draw(figures, captioned, labels, names)
+            if output:
+                cards.append(page.card(shown(captioned.picture), captioned, labels))
+            bar.advance(task)
+        _report_unreadable(unreadable, reported)
+    if output and cards:
+        html = page.page(cards, captioners, [(shown(picture), reason) for picture, reason in unreadable])
+        replace_durably(output, html.encode())
+    if unreadable:
+        raise typer.Exit(1)
+
+
+def _caption_split(
+    search: Search,
+    folders: Sequence[Path],
+    epoch: str,
+    split: str,
+    captions: str | None,
+    source: Path | None,
+    ids: Path | None,
+    output: Path | None,
+) -> None:
+    """Write each run's captions of a split to its results, and to `output` if that is given."""
+    if ids:
+        raise InputError(f"--ids goes with --split {ALL}")
+    if captions is None:
+        raise InputError(f"--split {split} needs --captions, the folder that says which images are of it")
+    dataset = open_dataset(captions, source)
+    images, records = dataset.captions.of(split), [runs.read(folder) for folder in folders]
+    labels = run_labels([config_of(record) for record in records], folders)
+    targets = targets_of(output, split, labels) if output else []
+    for record in records:
+        check_fits(record, dataset)
+    check_ids(dataset, [split])
+    with _progress(len(images) * len(folders), "captions") as (bar, task):
+        for folder in folders:
+            write_captions(folder, dataset, split, search, which=epoch, progress=lambda count: bar.advance(task, count))
+    own = [captions_file(folder, split) for folder in folders]
+    for target, file in zip(targets, own, strict=True) if targets else ():
+        replace_durably(target, file.read_bytes())
+    for file in [*own, *targets]:
+        print(f"{file}: captions of {len(images):,} images")
+    for folder in folders if not targets else ():
+        print(f"for their scores: prproduct score {captions} {folder}{'' if split == 'test' else f' --split {split}'}")
+
+
+def _caption_features(
+    search: Search,
+    folders: Sequence[Path],
+    epoch: str,
+    captions: str | None,
+    source: Path | None,
+    ids: Path | None,
+    output: Path | None,
+) -> None:
+    """Write captions of all images of a feature file, or of those in a list of ids, to `output`."""
+    if output is None:
+        raise InputError("where to? Give -o, a .json file, or a folder for files with the server's names")
+    if source is None:
+        raise InputError(f"--split {ALL} needs --features, whose images are captioned")
+    opened = features.open(source)
+    images = read_ids(ids, opened) if ids else list(opened.ids)
+    captioners = open_runs(folders, epoch, prepared.read(captions) if captions else None)
+    targets = targets_of(output, ALL, [captioner.label for captioner in captioners])
+    for captioner in captioners:
+        check_features(captioner.record, opened)
+    with _progress(len(images) * len(captioners), "captions") as (bar, task):
+        for captioner, target in zip(captioners, targets, strict=True):
+            generated = generate_captions(
+                captioner.model,
+                captioner.vocabulary,
+                opened,
+                images,
+                search,
+                progress=lambda count: bar.advance(task, count),
+            )
+            save_captions(target, list(generated))
+    for target in targets:
+        print(f"{target}: captions of {len(images):,} images")
+
+
+def targets_of(output: Path, split: str, labels: Sequence[str]) -> list[Path]:
+    """The file for the captions of each run: `output` if it is a .json, otherwise a file in that folder.
+
+    >>> [str(path) for path in targets_of(Path("out"), "test", ["pr, REINFORCE", "p, REINFORCE"])]
+    ['out/captions_test_pr-REINFORCE_results.json', 'out/captions_test_p-REINFORCE_results.json']
+    """
+    if output.suffix == ".json":
+        if len(labels) > 1:
+            raise InputError(f"{output}: one file for {len(labels)} runs; give a folder, which gets a file for each")
+        return [output]
+    if output.is_file() or (output.suffix and not output.is_dir()):
+        raise InputError(f"{output}: neither a .json file nor a folder; captions of a split are written as JSON")
+    names = [re.sub(r"[^A-Za-z0-9.]+", "-", label).strip("-") for label in labels]
+    return [output / f"captions_{split}_{name}_results.json" for name in names]
+
+
+def read_ids(path: Path, features: Features) -> list[ImageId]:
+    """The image ids of a file with one id per line; each must have features."""
+    ids = [normalized_id(line.strip()) for line in read_text(path).splitlines() if line.strip()]
+    raise_for_repeated(path, "images listed more than once", ids)
+    missing = [image for image in ids if image not in features]
+    raise_for_images(path, f"images without features in {features.path}", missing)
+    return ids
+
+
+def shown(picture: Picture) -> str:
+    r"""A picture's path in one line, with ? for characters that cannot be printed.
+
+    >>> shown(Picture(1, Path("holiday\n\udce9té 1.jpg")))
+    'holiday??té 1.jpg'
+    """
+    return printable(str(picture))
+
+
+def printable(name: str) -> str:
+    """A name with ? for characters that cannot be printed."""
+    return "".join(character if character.isprintable() else "?" for character in name)
+
+
+def _print(captioned: CaptionedPicture, labels: Sequence[str]) -> None:
+    """A line for each caption: the picture's path, the label if there are several, and the caption."""
+    for label, one in zip(labels, captioned.captions, strict=True):
+        print("\t".join([shown(captioned.picture), *([label] if len(labels) > 1 else []), one.caption]), flush=True)
+
+
+def _report_unreadable(unreadable: Sequence[tuple[Picture, str]], reported: int) -> int:
+    """Print the unreadable pictures after the first `reported` on stderr, and return the number of all."""
+    for picture, reason in unreadable[reported:]:
+        print(f"prproduct: {shown(picture)}: cannot be read: {reason}", file=sys.stderr, flush=True)
+    return len(unreadable)
+
+
+def _draw(folder: Path, captioned: CaptionedPicture, labels: Sequence[str], names: set[str]) -> None:
+    """Write the attention figure, named after the picture; with a number if an earlier one of `names` is the same."""
+    stem = Path(captioned.picture.name).stem.replace("\\", "_")
+    name, number = stem, 1
+    while name.casefold() in names:
+        number += 1
+        name = f"{stem}-{number}"
+    names.add(name.casefold())
+    figure = attention.draw(captioned.image, list(zip(labels, captioned.captions, strict=True)))
+    with replacing(folder / f"{name}.attention.png") as temporary:
+        figure.save(temporary, "PNG")
+
+
+@contextmanager
+def _progress(total: int, what: str) -> Iterator[tuple[Progress, TaskID]]:
+    """A progress bar on stderr; none for pictures if stdout is a terminal too, where it would mix with captions."""
+    console = Console(stderr=True)
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn(what), TimeElapsedColumn())
+    hidden = not console.is_terminal or (what == "pictures" and sys.stdout.isatty())
+    with Progress(*columns, console=console, disable=hidden) as bar:
+        yield bar, bar.add_task("", total=total)
