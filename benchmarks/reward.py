@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from prproduct.captioning.metrics import CiderReward, PackedCaptions
-from prproduct.captioning.metrics.bundled import coco_captions
-from prproduct.captioning.metrics.packed import LARGEST_TOKEN
+from prproduct.captioning.metrics.java import coco_captions
+from prproduct.captioning.metrics.reward import LARGEST_TOKEN
 from prproduct.captioning.metrics.speed import measure_reward, spliced_samples, to_ids
 
 T = TypeVar("T")

@@ -9,8 +9,7 @@ import random
 import time
 from collections.abc import Sequence
 
-from prproduct.captioning.metrics.bundled import coco_captions
-from prproduct.captioning.metrics.java import tokenize_java
+from prproduct.captioning.metrics.java import coco_captions, tokenize_java
 from prproduct.captioning.metrics.tokenizer import tokenize_all
 
 CHARACTERS = "aeinostxAST.,'-/:;!?&()# 0123456789\"$"

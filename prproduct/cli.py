@@ -26,7 +26,7 @@ class Command(NamedTuple):
 _DATA = "prproduct.classification.data.commands"
 _CAPTIONS = "prproduct.captioning.data.commands"
 _REPRODUCE = "prproduct.classification.reproduce_command"
-_REPRODUCE_CAPTIONS = "prproduct.captioning.reproduce_command"
+_REPRODUCE_CAPTIONS = "prproduct.captioning.reproduce"
 COMMANDS: list[Command] = [
     Command(
         "bench", "prproduct.bench.command:bench", "time and memory beside native layers and the literal formula", "lab"

@@ -50,6 +50,15 @@ def test_a_part_imports_only_what_stands_to_its_left(path):
     assert imported_parts(path) <= MAY_IMPORT[part_of(path)]
 
 
+def test_captioning_pictures_loads_no_training_code_and_no_toy_world():
+    """`prproduct caption` is for users of a trained captioner, who need neither."""
+    training = ("prproduct.captioning.training", "prproduct.captioning.losses", "prproduct.captioning.reproduce")
+    unwanted = (*training, "prproduct.captioning.world", "prproduct.lab.engine", "prproduct.lab.session")
+    code = f"import sys, prproduct.captioning.use.command; print(sorted(set({unwanted}) & set(sys.modules)))"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"
+
+
 def test_nn_and_functional_hold_no_maths():
     """Layers store arguments; formulas live in products and ops."""
     forbidden = {"sqrt", "rsqrt", "norm", "square", "reciprocal", "clamp", "where", "sin", "cos", "acos"}

@@ -1,1 +1,1 @@
-"""Image captioning: metrics, and what training and decoding need."""
+"""Image captioning (docs/captioning.md): data, the paper's model, training, decoding, metrics, reports."""

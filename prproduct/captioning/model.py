@@ -5,10 +5,11 @@
     h¹  = LSTM(W_e Π, v_g)                   `attention_lstm`: linear layers `word`, `image`, `hidden`
     v̂   = Σ softmax(…)_i v_i                 `attention`: linear layers `region`, `hidden`, `score`
     h²  = LSTM(v̂, h¹)                        `language_lstm`: linear layers `attended`, `attention`, `hidden`
-    log-probabilities of the next word ~     `output`, of h²
+    logits of the next word                  `output`, of h²
 
-The Attention LSTM does not see h². So for words that are known beforehand all steps of it come first, then attention
-for all steps at once, then the Language LSTM; step by step there is only what its own hidden state gives to a gate.
+The Attention LSTM does not depend on h². So if all words are known, as in training, all of its steps come first, then
+attention for all steps at once, then the Language LSTM. Only the product with an LSTM's own hidden state is computed
+step by step.
 """
 
 from __future__ import annotations
@@ -18,35 +19,34 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from prproduct.captioning.layers import Attention, BlockLSTM
-from prproduct.captioning.places import Places
+from prproduct.captioning.layers import Attention, BlockLSTM, PackedSteps
 from prproduct.lab.errors import InputError
 
 
 class Memory(NamedTuple):
-    """What is computed once for an image."""
+    """An encoded batch of images: everything that is the same for all words."""
 
-    regions: Tensor  # (images, regions, embedding): v_i, zero where there is no region
+    regions: Tensor  # (images, regions, embedding): v_i, zero for padding
     projections: Tensor  # (images, regions, attention): W_v v_i
-    image_gates: Tensor  # (images, 4·hidden): what v_g gives to the gates of the Attention LSTM
+    image_gates: Tensor  # (images, 4·hidden): the contribution of v_g to the gates of the Attention LSTM
     present: Tensor  # (images, regions): False where a region is padding
 
     @property
     def images(self) -> int:
-        """How many there are."""
+        """Number of images."""
         return len(self.present)
 
     def select(self, index: Tensor) -> Memory:
-        """Of the images at these places, or where `index` is True."""
+        """The images at an index, or where a mask is True."""
         return Memory(*(tensor[index] for tensor in self))
 
     def repeat(self, times: int) -> Memory:
-        """Each image so many times, one after the other."""
+        """Each image `times` times, consecutively."""
         return Memory(*(tensor.repeat_interleave(times, 0) for tensor in self))
 
 
 class State(NamedTuple):
-    """Hidden states and cells of both LSTMs, each (rows, hidden)."""
+    """Hidden states and cells of both LSTMs, each (rows, hidden); a row is a caption that is being generated."""
 
     attention_hidden: Tensor
     attention_cell: Tensor
@@ -54,28 +54,28 @@ class State(NamedTuple):
     language_cell: Tensor
 
     def select(self, index: Tensor) -> State:
-        """Of the rows at these places, or where `index` is True."""
+        """The rows at an index, or where a mask is True."""
         return State(*(tensor[index] for tensor in self))
 
     def repeat(self, times: int) -> State:
-        """Each row so many times, one after the other."""
+        """Each row `times` times, consecutively."""
         return State(*(tensor.repeat_interleave(times, 0) for tensor in self))
 
 
 class Step(NamedTuple):
-    """What comes after a word."""
+    """The result of one decoding step."""
 
     logits: Tensor  # (rows, vocabulary_size)
     state: State
-    attention: Tensor  # (rows, regions)
+    attention: Tensor  # (rows, regions), the attention weights
 
 
 class Captioner(nn.Module):
-    """From an image's regions to logits of words; id 0 begins, ends and pads a caption.
+    """Maps the regions of images to logits of words. Id 0 begins, ends and pads a caption.
 
-    Dropout is on v_i, v_g, the embedded word and what goes into `output`. Two things of the authors' code that the
-    paper does not have: `batch_norm` puts a BatchNorm before and behind the embeddings of v_i and v_g, `tanh_layer` a
-    layer with tanh before `output`.
+    Dropout is applied to v_i, v_g, the embedded word and the input of `output`. Two options are of the authors' code,
+    not of the paper: `batch_norm` adds a BatchNorm before and after the embeddings of v_i and v_g, `tanh_layer` a
+    linear layer with tanh before `output`.
 
     >>> model = Captioner(vocabulary_size=9, feature_width=6, hidden=4, embedding=4, attention=4)
     >>> features, present = torch.randn(2, 3, 6), torch.ones(2, 3, dtype=torch.bool)
@@ -118,33 +118,33 @@ class Captioner(nn.Module):
         sample_probability: float = 0.0,
         wanted: Tensor | None = None,
     ) -> Tensor:
-        """The logits (captions, steps, vocabulary_size) of the word after each of `words` (captions, steps).
+        """Logits (captions, steps, vocabulary_size) of the word after each of `words` (captions, steps).
 
-        `words` begin with 0; the captions of an image stand together. Each word but the first is replaced with
-        `sample_probability` by one that the model itself draws at that place (scheduled sampling). With `wanted`
-        (captions, steps), True from a caption's first word to some other, nothing is computed for words behind, and the
-        logits are those of `wanted` alone: (words, vocabulary_size).
+        `words` begin with 0; the captions of an image are consecutive. With `sample_probability` each word but the
+        first is replaced by a sample of the model's own distribution at its position (scheduled sampling). If `wanted`
+        (captions, steps) is given, True for a prefix of each caption, only these n positions are computed, and the
+        logits are (n, vocabulary_size) in row-major order.
         """
         memory = self.encode(features, present)
-        self._rows_of_an_image(len(words), memory.images)
+        self._rows_per_image(len(words), memory.images)
         if sample_probability > 0:
-            words = self._mixed(memory, words, sample_probability)
-        places = Places.of(torch.ones_like(words, dtype=torch.bool) if wanted is None else wanted, memory.images)
-        logits = self._logits(places.by_caption(self._hidden_states(memory, words, places)))
+            words = self._scheduled_sampling(memory, words, sample_probability)
+        packed = PackedSteps.of(torch.ones_like(words, dtype=torch.bool) if wanted is None else wanted, memory.images)
+        logits = self._logits(packed.by_caption(self._hidden_states(memory, words, packed)))
         return logits.view(*words.shape, logits.shape[-1]) if wanted is None else logits
 
     def encode(self, features: Tensor, present: Tensor) -> Memory:
-        """What is the same for all words and captions; `present` (images, regions) tells regions from padding."""
+        """Encode features (images, regions, width); `present` (images, regions) is False for padding."""
         self._check(features, present)
         count = present.sum(1, keepdim=True).to(features.dtype)
-        # Padding stays outside, whatever it holds: it could enter a BatchNorm, and 0·NaN is NaN.
+        # Padding is removed, not multiplied by 0: it would change a BatchNorm, and 0·NaN is NaN.
         complete = bool(present.all())
         rows = features.flatten(0, 1) if complete else features[present]
         mean = (features if complete else features.masked_fill(~present[..., None], 0)).sum(1) / count
         regions = self._embed(rows, self.region_embedding, self.region_norm)
         image = self._embed(mean, self.global_embedding, self.global_norm)
         projections = self.attention.region(regions)
-        image_gates = self.attention_lstm.given("image", image)
+        image_gates = self.attention_lstm.project("image", image)
         return Memory(
             _padded(regions, present, complete), _padded(projections, present, complete), image_gates, present
         )
@@ -155,44 +155,46 @@ class Captioner(nn.Module):
         return State(zeros, zeros, zeros, zeros)
 
     def step(self, words: Tensor, state: State, memory: Memory) -> Step:
-        """What comes after `words` (rows,); the rows of an image stand together, the same number for each."""
+        """One step after `words` (rows,); the rows of an image are consecutive, the same number for each image."""
         state, attention = self._advance(words, state, memory)
         return Step(self._logits(state.language_hidden), state, attention)
 
     @property
     def hidden_width(self) -> int:
-        """Of the hidden states."""
+        """Width of the hidden states."""
         return self.language_lstm.hidden.in_features
 
-    def _hidden_states(self, memory: Memory, words: Tensor, places: Places) -> Tensor:
-        """h² (places, hidden) of known words: layer by layer for all steps."""
-        word_gates = self.attention_lstm.given("word", self.dropout(self.word_embedding(words.flatten()[places.order])))
-        lower = self.attention_lstm(word_gates + memory.image_gates[places.image], places.captions)  # h¹
-        queries = places.by_image(lower, memory.images)
+    def _hidden_states(self, memory: Memory, words: Tensor, packed: PackedSteps) -> Tensor:
+        """h² (n, hidden) of known words, in packed order; each layer computes all steps before the next layer."""
+        word_gates = self.attention_lstm.project(
+            "word", self.dropout(self.word_embedding(words.flatten()[packed.order]))
+        )
+        lower = self.attention_lstm(word_gates + memory.image_gates[packed.image], packed.batch_sizes)  # h¹
+        queries = packed.by_image(lower, memory.images)
         attended, _ = self.attention(queries, memory.regions, memory.projections, memory.present)
-        gates = self.language_lstm.given("attended", places.from_images(attended))
-        return self.language_lstm(gates + self.language_lstm.given("attention", lower), places.captions)
+        gates = self.language_lstm.project("attended", packed.from_images(attended))
+        return self.language_lstm(gates + self.language_lstm.project("attention", lower), packed.batch_sizes)
 
     def _advance(self, words: Tensor, state: State, memory: Memory) -> tuple[State, Tensor]:
-        """`_hidden_states` of one step, and where it looked."""
-        shape = memory.images, self._rows_of_an_image(len(words), memory.images)
+        """The next state and the attention weights (rows, regions)."""
+        shape = memory.images, self._rows_per_image(len(words), memory.images)
         word_gates = self._word_gates(words)
         gates = (word_gates.unflatten(0, shape) + memory.image_gates[:, None]).flatten(0, 1)
         lower, lower_cell = self.attention_lstm.step(gates, state.attention_hidden, state.attention_cell)
         queries = lower.unflatten(0, shape)
         attended, weights = self.attention(queries, memory.regions, memory.projections, memory.present)
-        gates = self.language_lstm.given("attended", attended.flatten(0, 1)) + self.language_lstm.given(
+        gates = self.language_lstm.project("attended", attended.flatten(0, 1)) + self.language_lstm.project(
             "attention", lower
         )
         upper, upper_cell = self.language_lstm.step(gates, state.language_hidden, state.language_cell)
         return State(lower, lower_cell, upper, upper_cell), weights.flatten(0, 1)
 
     def _word_gates(self, words: Tensor) -> Tensor:
-        """What words (rows,) give to the gates of the Attention LSTM; beams say the same word often."""
+        """The contribution of words (rows,) to the gates of the Attention LSTM; each distinct word of a beam once."""
         if not torch.is_grad_enabled() and not self.training:
-            different, places = words.unique(return_inverse=True)
-            return self.attention_lstm.given("word", self.word_embedding(different))[places]
-        return self.attention_lstm.given("word", self.dropout(self.word_embedding(words)))
+            distinct, inverse = words.unique(return_inverse=True)
+            return self.attention_lstm.project("word", self.word_embedding(distinct))[inverse]
+        return self.attention_lstm.project("word", self.dropout(self.word_embedding(words)))
 
     def _logits(self, hidden: Tensor) -> Tensor:
         if self.tanh_layer is not None:
@@ -200,20 +202,20 @@ class Captioner(nn.Module):
         return self.output(self.dropout(hidden))
 
     @torch.no_grad()
-    def _mixed(self, memory: Memory, words: Tensor, probability: float) -> Tensor:
-        """The words, some replaced by what the model draws after the words so far.
+    def _scheduled_sampling(self, memory: Memory, words: Tensor, probability: float) -> Tensor:
+        """The words, each replaced with `probability` by a sample of the model given the words before it.
 
-        Drawn in a pass of its own, with dropout of its own, whose only logits are those that are drawn from: the pass
-        that is trained then knows all words, and takes them layer by layer.
+        The samples are drawn in a separate pass without gradients, with its own dropout masks, that computes logits
+        only where it samples. The words of the pass that is trained are then all known.
         """
-        mixed, drawn = words.clone(), torch.rand(words.shape, device=words.device) < probability
-        state = self.begin(memory).repeat(self._rows_of_an_image(len(words), memory.images))
-        for place in range(1, words.shape[1]):
-            state, _ = self._advance(mixed[:, place - 1], state, memory)
-            chosen = drawn[:, place]
+        mixed, replaced = words.clone(), torch.rand(words.shape, device=words.device) < probability
+        state = self.begin(memory).repeat(self._rows_per_image(len(words), memory.images))
+        for step in range(1, words.shape[1]):
+            state, _ = self._advance(mixed[:, step - 1], state, memory)
+            chosen = replaced[:, step]
             if chosen.any():
                 logits = self._logits(state.language_hidden[chosen])
-                mixed[chosen, place] = logits.float().softmax(-1).multinomial(1)[:, 0]
+                mixed[chosen, step] = logits.float().softmax(-1).multinomial(1)[:, 0]
         return mixed
 
     def _embed(self, rows: Tensor, layer: nn.Linear, norm: _Norms) -> Tensor:
@@ -231,7 +233,7 @@ class Captioner(nn.Module):
             raise InputError(f"image {empty[0].item()} of the batch has no regions; each needs at least one")
 
     @staticmethod
-    def _rows_of_an_image(rows: int, images: int) -> int:
+    def _rows_per_image(rows: int, images: int) -> int:
         if images == 0 and rows == 0:
             return 1
         if images == 0 or rows % images:
@@ -240,7 +242,7 @@ class Captioner(nn.Module):
 
 
 class _Norms(nn.Module):
-    """A BatchNorm before and behind an embedding, or nothing."""
+    """A BatchNorm before and after an embedding layer, or two identities."""
 
     def __init__(self, before: int, after: int, present: bool) -> None:
         super().__init__()
@@ -249,7 +251,7 @@ class _Norms(nn.Module):
 
 
 def _padded(rows: Tensor, present: Tensor, complete: bool) -> Tensor:
-    """Rows of the present regions as (images, regions, width), zero elsewhere."""
+    """Rows (n, width) of the n present regions as (images, regions, width), zero for padding."""
     if complete:
         return rows.view(*present.shape, rows.shape[-1])
     padded = rows.new_zeros(*present.shape, rows.shape[-1])

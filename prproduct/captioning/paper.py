@@ -1,4 +1,4 @@
-"""What the paper reports on image captioning, as data (ICCV 2019, its Tables 2, 3 and 4, §5.2).
+"""The numbers that the paper reports on image captioning (ICCV 2019, Tables 2, 3 and 4, §5.2).
 
 All in percent, one number each: the paper gives neither seeds nor deviations. None: not reported.
 """
@@ -80,7 +80,7 @@ TABLE_4 = (
 # fmt: on
 
 
-# How the paper trained, as far as §5.2 says it; in brackets, what its author's public code did.
+# The paper's settings as §5.2 states them; in brackets, those of its author's public code.
 SETTING = {
     "captions": "COCO, Karpathy's split",
     "test_images": "5,000",
@@ -105,7 +105,7 @@ SETTING = {
 
 
 def table_2(phase: str, product: str, metric: str) -> float | None:
-    """A number of Table 2; None for a product that is not in it.
+    """A number of Table 2; None for a product that the table does not have.
 
     >>> table_2("rl", "pr", "CIDEr"), table_2("rl", "pr-w", "CIDEr")
     (128.3, None)

@@ -1,8 +1,10 @@
-"""The captions of a run for a whole split, as the COCO evaluation wants them, and their scores.
+"""A run's captions of a whole split in the format of the COCO evaluation, and their scores.
 
 results/captions_test_results.json    [{"image_id": …, "caption": …}, …], ready to upload
-results/scores_test.json              how they were searched for, and what every metric gave
-results/examples_test.json            a few of the images with their references, for reports
+results/scores_test.json              the settings of the search, and the score of every metric
+results/examples_test.json            a few images with their references
+
+A report reads runs and nothing else, so the images that it shows as examples are stored with the run.
 """
 
 from __future__ import annotations
@@ -11,74 +13,82 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from prproduct.captioning import examples
-from prproduct.captioning.describing import Description, Search, describe
-from prproduct.captioning.metrics.fields import ImageId, refuse
-from prproduct.captioning.metrics.files import RESULTS, read_results
+from prproduct.captioning.data.prepared import Image
+from prproduct.captioning.dataset import CaptionDataset, CaptionMetric, check_fits
+from prproduct.captioning.inference import GeneratedCaption, Search, chosen_step, generate_captions, load_captioner
+from prproduct.captioning.metrics.files import (
+    RESULTS,
+    ImageId,
+    image_id_field,
+    object_list,
+    raise_for_images,
+    read_caption_json,
+    read_results,
+    string_field,
+)
 from prproduct.captioning.metrics.score import METRICS, Evaluation, Progress, evaluate
-from prproduct.captioning.metrics.writing import replacing
-from prproduct.captioning.training import Material, check_fits, chosen_step, load_captioner
-from prproduct.captioning.world.world import Judge
 from prproduct.lab import runs
 from prproduct.lab.errors import InputError
-from prproduct.lab.files import read_json
+from prproduct.lab.files import read_json, replace_durably
+
+EXAMPLES = 12
 
 
 def captions_file(folder: str | Path, split: str) -> Path:
-    """Where a run's captions of a split lie."""
+    """Path of a run's captions of a split."""
     return Path(folder) / RESULTS / f"captions_{split}_results.json"
 
 
 def scores_file(folder: str | Path, split: str) -> Path:
-    """Where their scores lie."""
+    """Path of the scores of these captions."""
     return Path(folder) / RESULTS / f"scores_{split}.json"
 
 
 def examples_file(folder: str | Path, split: str) -> Path:
-    """Where a few images of a split lie with their references."""
+    """Path of a few images of the split with their references."""
     return Path(folder) / RESULTS / f"examples_{split}.json"
 
 
 def write_results(
     folder: str | Path,
-    material: Material,
+    dataset: CaptionDataset,
     split: str = "test",
     search: Search | None = None,
     metrics: Sequence[str] = METRICS,
     *,
     which: str = "best",
-    judges: Mapping[str, Judge] | None = None,
-    tick: Callable[[int], Any] = lambda images: None,
+    extra_metrics: Mapping[str, CaptionMetric] | None = None,
+    progress: Callable[[int], Any] = lambda images: None,
 ) -> dict[str, Any]:
-    """Caption a split with a run's captioner, score it, write both into the run's folder, and return the scores.
+    """Caption a split with a run's captioner, score the captions, write both to the run's folder, return the scores.
 
-    `judges` are further scores: the mean of what each says of an image and its caption. What is there already, found by
-    the same search, is not computed again; a metric that failed is.
+    The score of an extra metric is its mean over the images. Captions that exist and were found by the same search are
+    not computed again, nor are their scores, except of metrics that failed before.
     """
-    write_captions(folder, material, split, search, which=which, tick=tick)
-    references = {image.id: image.references for image in material.captions.of(split) if image.references}
-    return write_scores(folder, split, references, metrics, judges)
+    write_captions(folder, dataset, split, search, which=which, progress=progress)
+    references = {image.id: image.references for image in dataset.captions.of(split) if image.references}
+    return write_scores(folder, split, references, metrics, extra_metrics)
 
 
 def write_captions(
     folder: str | Path,
-    material: Material,
+    dataset: CaptionDataset,
     split: str = "test",
     search: Search | None = None,
     *,
     which: str = "best",
-    tick: Callable[[int], Any] = lambda images: None,
+    progress: Callable[[int], Any] = lambda images: None,
 ) -> None:
-    """Write a run's captions of a split and how they were found, without scores, unless they are there."""
-    search = search or Search(longest=material.captions.longest)
+    """Write a run's captions of a split and the settings of their search, without scores, unless they exist."""
+    search = search or Search(longest=dataset.captions.longest)
     record = runs.read(folder)
-    check_fits(record, material)
-    images = material.captions.of(split)
+    check_fits(record, dataset)
+    images = dataset.captions.of(split)
     if not images:
         raise InputError(f"there are no images of the split {split} to caption")
-    examples.write(examples_file(folder, split), examples.choose(images))
+    write_examples(examples_file(folder, split), choose_examples(images))
     how = {
         "split": split,
         "epoch": which,
@@ -90,12 +100,12 @@ def write_captions(
         known = read_json(scores_file(folder, split))
         if known.get("how") == how and known.get("images") == len(images):
             return
-    model, vocabulary = load_captioner(folder, which), material.captions.vocabulary
-    said = list(describe(model, vocabulary, material.features, [image.id for image in images], search, tick=tick))
-    # Without scores before other captions take the place of those that the scores were of.
+    model, vocabulary, ids = load_captioner(folder, which), dataset.captions.vocabulary, [image.id for image in images]
+    captions = list(generate_captions(model, vocabulary, dataset.features, ids, search, progress=progress))
+    # First a scores file that matches no search: stopped in between, new captions must not have old scores.
     unscored = {"how": how, "images": len(images), "metrics": [], "scores": {}, "failures": {}}
     _write_json(scores_file(folder, split), {**unscored, "how": {}})
-    save_captions(captions_file(folder, split), said)
+    save_captions(captions_file(folder, split), captions)
     _write_json(scores_file(folder, split), unscored)
 
 
@@ -104,45 +114,94 @@ def write_scores(
     split: str,
     references: Mapping[ImageId, Sequence[str]],
     metrics: Sequence[str] = METRICS,
-    judges: Mapping[str, Judge] | None = None,
+    extra_metrics: Mapping[str, CaptionMetric] | None = None,
     progress: Progress = lambda step, done, total: None,
 ) -> dict[str, Any]:
-    """Score a run's captions by the metrics that have no score yet, write the scores and return them all."""
-    scored, said = _read_scores(folder, split), read_results(captions_file(folder, split))
+    """Compute the metrics that have no score yet for a run's captions; write and return all scores."""
+    scored, captions = _read_scores(folder, split), read_results(captions_file(folder, split))
     done = set(scored["metrics"]) - set(scored["failures"])
     missing = [metric for metric in metrics if metric not in done]
-    if not missing and set(judges or {}) <= set(scored["scores"]):
+    if not missing and set(extra_metrics or {}) <= set(scored["scores"]):
         return scored
-    refuse(captions_file(folder, split), "no caption of images that have references", references.keys() - said.keys())
-    found = Evaluation()
+    without = references.keys() - captions.keys()
+    raise_for_images(captions_file(folder, split), "no caption of images that have references", without)
+    evaluation = Evaluation()
     if missing and references:
-        candidates = [said[image] for image in references]
-        found = evaluate([list(of_image) for of_image in references.values()], candidates, missing, progress=progress)
-    return add_scores(folder, split, said, found, missing, judges)
+        candidates = [captions[image] for image in references]
+        lists = [list(of_image) for of_image in references.values()]
+        evaluation = evaluate(lists, candidates, missing, progress=progress)
+    return add_scores(folder, split, captions, evaluation, missing, extra_metrics)
 
 
 def add_scores(
     folder: str | Path,
     split: str,
-    said: Mapping[ImageId, str],
-    found: Evaluation,
+    captions: Mapping[ImageId, str],
+    evaluation: Evaluation,
     metrics: Sequence[str],
-    judges: Mapping[str, Judge] | None = None,
+    extra_metrics: Mapping[str, CaptionMetric] | None = None,
 ) -> dict[str, Any]:
-    """Write what an evaluation of a run's captions by some metrics found to its scores, and return them all."""
+    """Add an evaluation of a run's captions by `metrics` to its scores file, and return all scores."""
     scored = _read_scores(folder, split)
     before = json.dumps(scored)
     done = set(scored["metrics"]) - set(scored["failures"])
-    scored["scores"] |= {name: float(score.total) for name, score in found.scores.items()}
-    for name, judge in (judges or {}).items():
-        scored["scores"][name] = sum(map(judge, said, said.values())) / len(said)
+    scored["scores"] |= {name: float(score.total) for name, score in evaluation.scores.items()}
+    for name, metric in (extra_metrics or {}).items():
+        scored["scores"][name] = sum(map(metric, captions, captions.values())) / len(captions)
     kept = {metric: why for metric, why in scored["failures"].items() if metric not in metrics}
-    # Without Java today, the score of another day is still that of these captions.
-    scored["failures"] = kept | {metric: why for metric, why in found.failures.items() if metric not in done}
+    # A metric that fails today, for lack of Java, keeps an earlier score: it is of the same captions.
+    scored["failures"] = kept | {metric: why for metric, why in evaluation.failures.items() if metric not in done}
     scored["metrics"] = list(dict.fromkeys([*scored["metrics"], *metrics]))
     if json.dumps(scored) != before:
         _write_json(scores_file(folder, split), scored)
     return scored
+
+
+def save_captions(path: Path, captions: Sequence[GeneratedCaption]) -> None:
+    """Write captions in the format of COCO's evaluation server."""
+    rows = [{"image_id": one.image, "caption": one.caption} for one in captions]
+    replace_durably(path, json.dumps(rows, ensure_ascii=False).encode())
+
+
+class Example(NamedTuple):
+    """An image, the name of its file, and its references."""
+
+    image: ImageId
+    file: str
+    references: tuple[str, ...]
+
+
+def choose_examples(images: Sequence[Image], count: int = EXAMPLES) -> list[Example]:
+    """`count` of the images that have references, evenly spaced, so that runs on the same captions have the same ones.
+
+    >>> images = [Image(number, f"{number}.jpg", "test", ("a dog",), ()) for number in range(100)]
+    >>> [example.image for example in choose_examples(images, 4)]
+    [12, 37, 62, 87]
+    """
+    known = [image for image in images if image.references]
+    count = min(count, len(known))
+    indices = [(2 * number + 1) * len(known) // (2 * count) for number in range(count)]
+    return [Example(known[index].id, known[index].file, known[index].references) for index in indices]
+
+
+def write_examples(path: Path, examples: Sequence[Example]) -> None:
+    """Write examples as JSON."""
+    _write_json(
+        path,
+        [{"image_id": one.image, "file": one.file, "references": list(one.references)} for one in examples],
+    )
+
+
+def read_examples(path: Path) -> list[Example]:
+    """Read a file of `write_examples`."""
+    examples = []
+    for entry in object_list(path, read_caption_json(path)):
+        references = entry.get("references")
+        if not isinstance(references, list) or not all(isinstance(text, str) for text in references):
+            raise InputError(f"{path}: an image without 'references', a list of captions: {str(entry)[:80]}")
+        image, file = image_id_field(path, entry, "image_id"), string_field(path, entry, "file")
+        examples.append(Example(image, file, tuple(references)))
+    return examples
 
 
 def _read_scores(folder: str | Path, split: str) -> dict[str, Any]:
@@ -155,13 +214,5 @@ def _read_scores(folder: str | Path, split: str) -> dict[str, Any]:
     return scored
 
 
-def save_captions(path: Path, said: Sequence[Description]) -> None:
-    """Write captions in the format of COCO's evaluation server."""
-    rows = [{"image_id": one.image, "caption": one.caption} for one in said]
-    with replacing(path) as file:
-        file.write(json.dumps(rows, ensure_ascii=False).encode())
-
-
-def _write_json(path: Path, content: Mapping[str, Any]) -> None:
-    with replacing(path) as file:
-        file.write(json.dumps(content, indent=1, ensure_ascii=False).encode())
+def _write_json(path: Path, content: Any) -> None:
+    replace_durably(path, json.dumps(content, indent=1, ensure_ascii=False).encode())

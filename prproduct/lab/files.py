@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import stat
 import tempfile
 from collections.abc import Iterator
@@ -38,17 +39,41 @@ def write_durably(path: Path, content: bytes) -> None:
         os.fsync(file.fileno())
 
 
+@contextmanager
+def replacing(path: Path, folder: Path | None = None) -> Iterator[Path]:
+    """Yield a path for a temporary file or folder to write; at the end it is synced to the disk and renamed to `path`.
+
+    Readers and restarts see the old file or the new one, never a part. An exception removes the temporary one. It is in
+    `folder`, which must be on the same file system; without it, beside `path`, whose folder is made if needed.
+    """
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = (folder or path.parent) / f".{path.name}.{os.getpid()}.writing"
+        try:
+            yield temporary
+            _sync(temporary)
+            temporary.replace(path)
+            sync_folder(path.parent)
+        finally:
+            if temporary.is_dir():
+                shutil.rmtree(temporary, ignore_errors=True)
+            else:
+                temporary.unlink(missing_ok=True)
+
+
 def replace_durably(path: Path, content: bytes) -> None:
     """Replace a file's content atomically and durably: readers see the old or the new one, after a crash too."""
-    temporary = path.with_name(f".{path.name}.writing")
-    write_durably(temporary, content)
-    temporary.replace(path)
-    sync_folder(path.parent)
+    with replacing(path) as temporary:
+        temporary.write_bytes(content)
 
 
 def sync_folder(folder: Path) -> None:
     """Fsync a folder, so that new and renamed entries are on the disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
+    _sync(folder)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
@@ -84,14 +109,19 @@ def read_bytes(path: Path, most: int) -> bytes:
         raise InputError(f"{path}: cannot be read ({error.strerror or error})") from None
 
 
-def read_json(path: Path, most: int = 16 << 20) -> dict[str, Any]:
-    """Return the object in a JSON file of at most `most` bytes; InputError for anything else."""
+def read_json_value(path: Path, most: int = 16 << 20) -> Any:
+    """Return the value in a JSON file of at most `most` bytes; InputError for anything else."""
     try:
-        value = json.loads(read_bytes(path, most))
+        return json.loads(read_bytes(path, most))
     except InputError:
         raise
     except (ValueError, RecursionError) as error:  # not UTF-8, not JSON, or nested too deeply
         raise InputError(f"{path}: is not JSON, it is corrupt ({str(error).splitlines()[0]})") from None
+
+
+def read_json(path: Path, most: int = 16 << 20) -> dict[str, Any]:
+    """Return the object in a JSON file of at most `most` bytes; InputError for anything else."""
+    value = read_json_value(path, most)
     if not isinstance(value, dict):
         raise InputError(f"{path}: holds something else than a JSON object, it is corrupt")
     return value

@@ -6,7 +6,7 @@ import math
 import torch
 
 
-class Speaker:
+class WordByWord:
     """The log-probabilities after any words, for one image; what was computed once is kept."""
 
     def __init__(self, model, memory):
@@ -39,11 +39,11 @@ def allowed(scores, words, limits):
 
 def beam(model, memory, limits, beams, n_best=1, length_power=0.0):
     """The best captions of one image, as (score, words with the end if there is one)."""
-    live, found, speaker = [(0.0, [])], [], Speaker(model, memory)
+    live, found, captioner = [(0.0, [])], [], WordByWord(model, memory)
     for length in range(1, limits.maximum + 1):
         extensions = []
         for total, words in live:
-            scores = allowed(speaker.after(words), words, limits)
+            scores = allowed(captioner.after(words), words, limits)
             extensions += [(total + s, [*words, word]) for word, s in enumerate(scores) if s > -math.inf]
         extensions.sort(key=lambda pair: -pair[0])  # stable: the better beginning first, then the lower id
         found += [(total / length**length_power, words) for total, words in extensions[:beams] if words[-1] == 0]
@@ -54,13 +54,13 @@ def beam(model, memory, limits, beams, n_best=1, length_power=0.0):
 
 def exhaustive(model, memory, limits, vocabulary, length_power=0.0):
     """All captions of one image that may be said, best first: those that end, then those that are cut."""
-    found, speaker = [], Speaker(model, memory)
+    found, captioner = [], WordByWord(model, memory)
     for length in range(limits.maximum + 1):
         for words in itertools.product(range(1, vocabulary), repeat=length):
             caption = [*words] if length == limits.maximum else [*words, 0]
             total = 0.0
             for place, word in enumerate(caption):
-                total += allowed(speaker.after(caption[:place]), caption[:place], limits)[word]
+                total += allowed(captioner.after(caption[:place]), caption[:place], limits)[word]
             if total > -math.inf:
                 found.append((total / max(len(caption), 1) ** length_power, caption))
     ended, cut = ([pair for pair in found if (pair[1][-1] == 0) == ends] for ends in (True, False))

@@ -5,8 +5,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from prproduct.captioning.configuration import CaptionerConfig
-from prproduct.captioning.describing import Search
-from prproduct.captioning.report.curves import OTHERS, PARTS
+from prproduct.captioning.inference import Search
+from prproduct.captioning.report.training import OTHERS, PARTS
 from prproduct.probe import AngleRecord, write_jsonl
 
 NAMES = ("Bleu_1", "Bleu_2", "Bleu_3", "Bleu_4", "METEOR", "ROUGE_L", "CIDEr")

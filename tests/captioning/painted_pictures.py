@@ -2,14 +2,14 @@
 
 import torch
 from PIL import Image
-from small_material import NETWORK
+from small_dataset import NETWORK
 
 from prproduct.captioning import encoder
 from prproduct.captioning.configuration import CaptionerConfig
 from prproduct.captioning.data import features, grids, pictures, prepared
 from prproduct.captioning.data.prepared import Described
 from prproduct.captioning.data.vocabulary import build
-from prproduct.captioning.training import Material
+from prproduct.captioning.dataset import CaptionDataset
 
 COLOURS = {"red": (220, 30, 20), "green": (20, 200, 40), "blue": (30, 40, 230)}
 CONFIG = CaptionerConfig(
@@ -40,4 +40,4 @@ def prepare(folder, encode=tiny):
         described.append(Described(number, name, split, (f"All {colour}.",), (f"all {colour}",)))
     prepared.write(folder / "captions", described, build([one.tokens[0].split() for one in described], 1))
     grids.write(folder / "f.h5", pictures.find([folder / "pictures"]), encode("tiny"))
-    return Material(prepared.read(folder / "captions"), features.open(folder / "f.h5"))
+    return CaptionDataset(prepared.read(folder / "captions"), features.open(folder / "f.h5"))

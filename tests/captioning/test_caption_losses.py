@@ -5,12 +5,12 @@ import itertools
 import pytest
 import torch
 
-from prproduct.captioning.losses import counted, cross_entropy, log_probabilities, reinforce, targets_of
+from prproduct.captioning.losses import caption_mask, cross_entropy, log_probabilities, reinforce, targets_of
 
 
 def test_the_end_counts_once_and_nothing_behind_it_even_if_words_stand_there():
     targets = torch.tensor([[3, 0, 0, 0], [0, 5, 5, 0], [1, 2, 3, 4]])
-    assert counted(targets).tolist() == [[1, 1, 0, 0], [1, 0, 0, 0], [1, 1, 1, 1]]
+    assert caption_mask(targets).tolist() == [[1, 1, 0, 0], [1, 0, 0, 0], [1, 1, 1, 1]]
 
 
 def test_cross_entropy_is_the_sum_over_words_and_ends():

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from painted_pictures import COLOURS, CONFIG, paint, prepare, tiny
 from PIL import Image, ImageFile
-from small_material import XE, InMemory, material, run
+from small_dataset import XE, InMemory, dataset, run
 
 from prproduct import cli
 from prproduct.captioning import encoder
@@ -23,15 +23,15 @@ from prproduct.captioning.configuration import CaptionerConfig
 from prproduct.captioning.data import features, grids, pictures, prepared
 from prproduct.captioning.data.prepared import Described
 from prproduct.captioning.data.vocabulary import build
-from prproduct.captioning.describing import Description
-from prproduct.captioning.training import Material
+from prproduct.captioning.dataset import CaptionDataset
+from prproduct.captioning.inference import GeneratedCaption
 from prproduct.captioning.use import attention, page
-from prproduct.captioning.use.own_pictures import Seen
+from prproduct.captioning.use.pictures import CaptionedPicture
 from prproduct.captioning.world import World
 from prproduct.lab.errors import InputError
 
 HEIC = b"\x00\x00\x00\x18ftypheic" + bytes(40)
-NO_HEIC = "a HEIC picture, which takes one more package: pip install pillow-heif"
+NO_HEIC = "a HEIC picture, which takes one more package: pip install 'prproduct[heic]'"
 
 
 @pytest.fixture(autouse=True)
@@ -220,7 +220,7 @@ def test_a_picture_is_described_as_its_features_are_by_the_embedded_encoder(capt
         )
     prepared.write(tmp_path / "captions", described, build([one.tokens[0].split() for one in described], 1))
     grids.write(tmp_path / "f.h5", pictures.find([tmp_path / "p"]), encoder.load())
-    what = Material(prepared.read(tmp_path / "captions"), features.open(tmp_path / "f.h5"))
+    what = CaptionDataset(prepared.read(tmp_path / "captions"), features.open(tmp_path / "f.h5"))
     run(CaptionerConfig(**{**vars(CONFIG), "epochs": 3}), tmp_path / "run", what)
     shown = caption(tmp_path / "p" / "0.png", tmp_path / "p" / "3.png", "--run", tmp_path / "run")
     target = tmp_path / "all.json"
@@ -236,18 +236,18 @@ def described(words, where, regions=4):
     """Each word looks at one region."""
     weights = np.zeros((len(words), regions), np.float32)
     weights[np.arange(len(words)), where] = 1
-    return Description(0, " ".join(words), -1.0, tuple(words), weights)
+    return GeneratedCaption(0, " ".join(words), -1.0, tuple(words), weights)
 
 
-def test_what_a_word_looked_at_stays_and_fog_lies_over_the_rest():
+def test_the_most_attended_region_stays_clear_and_grey_covers_the_rest():
     grey = Image.new("RGB", (80, 40), (200, 200, 200))
     for where, (x, y) in enumerate([(10, 5), (70, 5), (10, 35), (70, 35)]):
-        (shade,) = attention.shades(described(["dog"], [where]).attention)
-        seen = np.asarray(attention.shaded(grey, shade))[..., 0]
+        (overlay,) = attention.overlays(described(["dog"], [where]).attention)
+        seen = np.asarray(attention.covered(grey, overlay))[..., 0]
         assert seen[y, x] == 200
         assert (seen[39 - y, 79 - x], seen[y, 79 - x]) == (119, 119)
-    flat = attention.shades(np.full((1, 9), 1 / 9, np.float32))[0]
-    assert np.array_equal(np.asarray(attention.shaded(grey, flat)), np.asarray(grey))
+    flat = attention.overlays(np.full((1, 9), 1 / 9, np.float32))[0]
+    assert np.array_equal(np.asarray(attention.covered(grey, flat)), np.asarray(grey))
 
 
 def test_a_figure_has_a_tile_for_each_word_below_its_neighbours():
@@ -268,12 +268,13 @@ def test_figures_and_cards_of_the_oddest_pictures_without_a_word(size):
     image.thumbnail((640, 640))
     nothing = described([], [])
     assert attention.draw(image, [("pr", nothing), ("p", nothing)]).height > 2 * attention.LINE
-    assert "(no words)" in page.card("x", Seen(None, image, (nothing,)), ["pr"])
+    card = page.card("x", CaptionedPicture(None, image, (nothing,)), ["pr"])
+    assert "(no words)" in page.page([card], [], [])
 
 
 def test_regions_that_are_no_grid_are_not_drawn():
     with pytest.raises(InputError, match="attention over 5 regions, which are no square grid"):
-        attention.shades(np.ones((1, 5), np.float32))
+        attention.overlays(np.ones((1, 5), np.float32))
 
 
 class Elements(HTMLParser):
@@ -298,7 +299,7 @@ def test_the_page_is_self_contained_and_escapes_names(lab, caption, tmp_path):
     content = output.read_text()
     found = Elements(content)
     tags = [tag for tag, _ in found.elements]
-    assert tags.count("img") == 1 + 2 * 2  # the picture, and the shades of two words of two captions
+    assert tags.count("img") == 1 + 2 * 2  # the picture, and the overlays of two words of two captions
     assert not re.search(r"https?://|<script|<link", content)
     assert all(text in found.text for text in ("p, cross-entropy", "pr, cross-entropy", "all", "red", file.name))
     sources = [attributes["src"] for tag, attributes in found.elements if tag == "img"]
@@ -428,7 +429,7 @@ def test_a_run_on_features_of_unknown_origin_cannot_caption_pictures_and_says_wh
 
 def test_a_run_on_the_world_says_how_its_pictures_are_captioned(caption, tmp_path):
     world = World(train=6, val=2, test=2)
-    run(XE, tmp_path / "run", Material(world.captions, world.features))
+    run(XE, tmp_path / "run", CaptionDataset(world.captions, world.features))
     status, out, err = caption(paint(tmp_path / "x.png", "red"), "--run", tmp_path / "run")
     assert (status, out, len(err)) == (2, [], 1)
     assert "--captions world --split test -o FILE" in err[0]
@@ -441,7 +442,7 @@ def test_a_run_on_the_world_says_how_its_pictures_are_captioned(caption, tmp_pat
 def test_an_encoder_may_be_named_where_the_run_does_not_know_it_and_only_there(lab, caption, tmp_path):
     held = features.open(lab / "f.h5")
     unnamed = InMemory({image: held.of(image) for image in held.ids})
-    run(CONFIG, tmp_path / "run", Material(prepared.read(lab / "captions"), unnamed))
+    run(CONFIG, tmp_path / "run", CaptionDataset(prepared.read(lab / "captions"), unnamed))
     file = paint(tmp_path / "x.png", "blue")
     found = caption(file, "--run", tmp_path / "run", "--encoder", "timm:tiny")
     assert found == (0, [f"{file}\tall blue"], [])
@@ -461,7 +462,7 @@ def test_a_run_without_its_vocabulary_takes_that_of_the_captions(lab, caption, t
     words, file = tmp_path / "run" / "vocabulary.json", paint(tmp_path / "x.png", "red")
     for content, message in (
         (None, "keeps no vocabulary; give --captions"),
-        (b"{", "not a JSON list of words; give --captions"),
+        (b"{}", "not a JSON list of words; give --captions"),
         (b'["all", "UNK"]', "was trained with another vocabulary"),
     ):
         words.unlink()
@@ -525,4 +526,4 @@ def test_a_run_keeps_its_vocabulary_and_says_by_which_encoder_its_features_were_
     assert kept.fingerprint == config["vocabulary"]
     assert (config["encoder"], config["encoder_fingerprint"]) == ("timm:tiny", tiny("tiny").fingerprint)
     assert json.loads((elsewhere / "config.json").read_text())["data"]["encoder"] is None
-    assert prepared.read_vocabulary(elsewhere / "vocabulary.json").words == material().captions.vocabulary.words
+    assert prepared.read_vocabulary(elsewhere / "vocabulary.json").words == dataset().captions.vocabulary.words

@@ -8,7 +8,7 @@ from compare import relative_error
 from literal import install
 
 import prproduct as pr
-from prproduct.captioning.losses import counted, cross_entropy, targets_of
+from prproduct.captioning.losses import caption_mask, cross_entropy, targets_of
 from prproduct.captioning.model import Captioner
 from prproduct.lab.errors import InputError
 
@@ -81,7 +81,7 @@ def test_logits_are_those_of_the_papers_equations():
 def test_words_that_are_not_asked_for_change_neither_logits_nor_gradients(product):
     model, inputs = pr.convert(captioner(), product), batch()
     targets = targets_of(inputs[-1])
-    asked = counted(targets)
+    asked = caption_mask(targets)
     assert 0 < (~asked).sum() < len(asked) * 3
     packed = model(*inputs, wanted=asked)
     assert packed.shape == (asked.sum(), 11)
@@ -206,7 +206,7 @@ def test_scheduled_sampling_replaces_the_share_of_words_that_is_asked_for_and_ne
     words = torch.full((400, 12), 7)
     words[:, 0] = 0
     memory = model.encode(features[:2], present[:2])
-    mixed = model._mixed(memory, words, 0.25)
+    mixed = model._scheduled_sampling(memory, words, 0.25)
     assert (mixed[:, 0] == 0).all()
     assert (words[:, 1:] == 7).all(), "the caller's words were written into"
     share = (mixed[:, 1:] != 7).double().mean().item()
@@ -227,14 +227,14 @@ def test_scheduled_sampling_draws_from_the_models_distribution_after_the_words_s
         model.language_lstm.attention.weight[2 * 5 : 3 * 5] = 100
         model.language_lstm.attended.bias[1 * 5 : 2 * 5] = -100
         model.output.weight[3], model.output.weight[5] = 1000, -1000
-    mixed = model._mixed(model.encode(features, present), words, 1.0)
+    mixed = model._scheduled_sampling(model.encode(features, present), words, 1.0)
     assert mixed[0].tolist() == [0, 3, 5, 5, 5, 5]
 
 
 def test_scheduled_sampling_trains_on_the_mixed_words():
     model, (features, present, words) = captioner(), batch()
     torch.manual_seed(1)
-    mixed = model._mixed(model.encode(features, present), words, 0.5)
+    mixed = model._scheduled_sampling(model.encode(features, present), words, 0.5)
     assert not torch.equal(mixed, words)
     torch.manual_seed(1)
     logits = model(features, present, words, sample_probability=0.5)

@@ -7,7 +7,7 @@ from PIL import Image
 
 from prproduct.captioning import report
 
-pytestmark = pytest.mark.skipif(SKIPPED, reason=REASON)
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(SKIPPED, reason=REASON)]
 PICTURES = "[...document.images].map(image => [image.naturalWidth, image.getBoundingClientRect().right])"
 
 

@@ -9,15 +9,14 @@ import pytest
 from made_captioners import DATA, made_run
 from PIL import Image
 from scipy import stats
-from small_material import RL, XE, material
-from small_material import run as train_small
+from small_dataset import RL, XE, dataset
+from small_dataset import run as train_small
 
-from prproduct.captioning import examples, paper, report
+from prproduct.captioning import paper, report
 from prproduct.captioning.configuration import CaptionerConfig
-from prproduct.captioning.report.cost import share, step_seconds
-from prproduct.captioning.report.curves import PARTS, endings, series
-from prproduct.captioning.report.stages import IDLE, comparisons, groups
-from prproduct.captioning.results import examples_file, write_results
+from prproduct.captioning.report.runs import UNUSED, comparisons, groups
+from prproduct.captioning.report.training import PARTS, endings, series, share, step_seconds
+from prproduct.captioning.results import examples_file, read_examples, write_results
 from prproduct.cli import main
 from prproduct.lab.errors import InputError
 from prproduct.lab.report import files
@@ -60,7 +59,7 @@ def both_phases(folder, ciders, **settings):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    folder, what = tmp_path_factory.mktemp("runs"), material()
+    folder, what = tmp_path_factory.mktemp("runs"), dataset()
     for product in ("p", "pr"):
         xe = train_small(replace(XE, product=product, epochs=1, angles=1), folder / product / "xe", what)
         rl = train_small(replace(RL, product=product, epochs=1, angles=1), folder / product / "rl", what, start=xe)
@@ -82,11 +81,26 @@ def test_a_page_of_real_runs_has_their_scores_captions_and_all_parts_of_the_appe
         for product in ("p", "pr"):
             scores = report.scores_of(trained / product / stage.phase)["scores"]
             assert f"<td class=r>{100 * scores['ROUGE_L']:.1f}</td>" in page
-    references = [text for one in examples.read(examples_file(trained / "p" / "xe", "test")) for text in one.references]
+    references = [text for one in read_examples(examples_file(trained / "p" / "xe", "test")) for text in one.references]
     assert references
     assert all(reference in page for reference in references)
     assert page.count("<svg") >= 3 + 6 + 2 * (len(PARTS) + 3)
     assert "METEOR, SPICE: it was not asked for" in page
+
+
+def test_one_corrupt_run_is_named_on_the_page_and_the_others_are_shown(tmp_path):
+    both_phases(tmp_path / "runs", {"p": [40.0], "pr": [41.0]})
+    made_run(tmp_path / "runs" / "broken", "xe", "r")
+    (tmp_path / "runs" / "broken" / "results" / "scores_test.json").write_text('{"scores": 3}')
+    made_run(tmp_path / "runs" / "cut", "xe", "r", 1)
+    (tmp_path / "runs" / "cut" / "config.json").write_text("{")
+    report.write([tmp_path / "runs"], tmp_path / "report.md")
+    text = (tmp_path / "report.md").read_text()
+    assert "4 runs, 4 of them finished; 2 could not be read" in text
+    assert "scores_test.json: not the scores of captions" in text
+    assert "cut/config.json: is not JSON" in text
+    with pytest.raises(InputError, match="is not JSON"):
+        report.write([tmp_path / "runs" / "cut"], tmp_path / "report.md")
 
 
 def test_markdown_has_the_same_tables_and_its_charts(trained, tmp_path):
@@ -166,7 +180,7 @@ def test_options_that_a_phase_does_not_use_tell_no_runs_apart(tmp_path):
     made_run(tmp_path / "a", "xe", "p", 0, 0.4)
     made_run(tmp_path / "b", "xe", "p", 1, 0.8, samples=9)
     assert "60.0 ± 28.3" in all_said([tmp_path])
-    assert {name for names in IDLE.values() for name in names} <= {field.name for field in fields(CaptionerConfig)}
+    assert {name for names in UNUSED.values() for name in names} <= {field.name for field in fields(CaptionerConfig)}
 
 
 def test_reinforce_that_goes_on_from_another_product_stands_apart(tmp_path):

@@ -18,8 +18,9 @@ def typed(*words):
     return end.value.code
 
 
+@pytest.mark.slow
 def test_both_phases_take_a_few_steps_and_are_resumed_by_their_folders_alone(tmp_path, monkeypatch):
-    sums, taken = training.Captioning.sums, []
+    sums, taken = training.CrossEntropyTask.sums, []
 
     def pressed(self, model, batch):
         taken.append(batch)
@@ -27,7 +28,7 @@ def test_both_phases_take_a_few_steps_and_are_resumed_by_their_folders_alone(tmp
             signal.raise_signal(signal.SIGINT)
         return sums(self, model, batch)
 
-    monkeypatch.setattr(training.Captioning, "sums", pressed)
+    monkeypatch.setattr(training.CrossEntropyTask, "sums", pressed)
     assert typed(*NETWORK, *LOOK, "--max-steps", "3", "--product", "p", "--run-dir", tmp_path / "xe") == 130
     assert typed("--resume", "--run-dir", tmp_path / "xe", "--quiet") == 0
     record = runs.read(tmp_path / "xe")

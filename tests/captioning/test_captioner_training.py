@@ -10,14 +10,15 @@ from multiprocessing import get_context
 import numpy as np
 import pytest
 import torch
-from small_material import NETWORK, RL, WIDTH, XE, InMemory, die_at_step, material, metrics, run, train_as, weights
+from small_dataset import NETWORK, RL, WIDTH, XE, InMemory, dataset, die_at_step, metrics, run, train_as, weights
 
 from prproduct.captioning.configuration import CaptionerConfig
-from prproduct.captioning.data.training_batches import CaptionBatches
-from prproduct.captioning.describing import Search, describe
+from prproduct.captioning.data.batches import CaptionBatches
+from prproduct.captioning.dataset import CaptionDataset
+from prproduct.captioning.inference import Search, config_of, generate_captions, load_captioner
 from prproduct.captioning.losses import log_probabilities, targets_of
-from prproduct.captioning.studies import Choice, pairs
-from prproduct.captioning.training import Material, Reinforcement, config_of, load_captioner, read_start
+from prproduct.captioning.reproduce import Choice, pairs
+from prproduct.captioning.training import ReinforceTask, read_start
 from prproduct.lab import runs
 from prproduct.lab.errors import InputError
 from prproduct.lab.hardware import Hardware
@@ -48,8 +49,9 @@ def in_other_processes(function, *arguments):
 # What is learnt
 
 
+@pytest.mark.slow
 def test_cross_entropy_learns_captions_and_reinforce_raises_their_cider(tmp_path):
-    small = material(images=160)
+    small = dataset(images=160)
     wide = {"hidden": 32, "embedding": 32, "attention": 32, "dropout": 0.0}
     run(replace(XE, **wide, epochs=4, feedback_every=3, learning_rate=0.02), tmp_path / "xe", small)
     sampled = replace(RL, candidates="sample", epochs=3, learning_rate=3e-3)
@@ -65,7 +67,7 @@ def test_cross_entropy_learns_captions_and_reinforce_raises_their_cider(tmp_path
 
 def test_the_loss_is_the_mean_over_words_and_ends(tmp_path):
     run(replace(XE, batch_size=100, epochs=1), tmp_path / "xe")
-    small = material()
+    small = dataset()
     (batch,) = CaptionBatches(small.captions.of("train"), small.features, batch_size=100, captions=2, seed=0).epoch(0)
     torch.manual_seed(0)
     model = XE.resolved().build(len(small.captions.vocabulary), WIDTH).eval()
@@ -76,7 +78,7 @@ def test_the_loss_is_the_mean_over_words_and_ends(tmp_path):
 
 
 def test_every_image_comes_once_an_epoch_with_captions_of_its_own():
-    small = material()
+    small = dataset()
     train = small.captions.of("train")
     batches = CaptionBatches(train, small.features, batch_size=7, captions=3, seed=1)
     for epoch in range(2):
@@ -96,10 +98,10 @@ def test_every_image_comes_once_an_epoch_with_captions_of_its_own():
 @pytest.mark.parametrize("baseline", ["greedy", "others"])
 @pytest.mark.parametrize("candidates", ["sample", "beam"])
 def test_the_gradient_of_reinforce_is_advantage_times_that_of_the_log_probability(finished, baseline, candidates):
-    small = material()
+    small = dataset()
     start = read_start(finished / "xe", "last", small)
     config = replace(RL, baseline=baseline, candidates=candidates).resolved(start.config)
-    task = Reinforcement(config, small, Hardware(accelerator="cpu").start(), start)
+    task = ReinforceTask(config, small, Hardware(accelerator="cpu").start(), start)
     batch = next(iter(task.batches(0, 0)))
     drawn = []
     whole = task._candidates
@@ -131,8 +133,8 @@ def test_the_gradient_of_reinforce_is_advantage_times_that_of_the_log_probabilit
 def test_reinforce_has_its_own_learning_rate_and_a_fresh_optimizer(finished):
     first = next(record for record in metrics(finished / "rl") if record["event"] == "step")
     assert first["learning_rate"] == RL.learning_rate
-    start = read_start(finished / "xe", "last", material())
-    task = Reinforcement(RL.resolved(start.config), material(), Hardware(accelerator="cpu").start(), start)
+    start = read_start(finished / "xe", "last", dataset())
+    task = ReinforceTask(RL.resolved(start.config), dataset(), Hardware(accelerator="cpu").start(), start)
     assert not task.optimizer.state
     for name, value in task.model.state_dict().items():
         assert torch.equal(value, weights(finished / "xe")[name])
@@ -177,6 +179,7 @@ def test_the_reward_takes_a_small_share_of_the_time(finished):
 # Resuming and sharing
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("phase", "config"), [("xe", XE), ("rl", RL)])
 def test_killed_and_resumed_it_ends_bit_identical(finished, tmp_path, phase, config):
     start = finished / "xe" if phase == "rl" else None
@@ -190,6 +193,7 @@ def test_killed_and_resumed_it_ends_bit_identical(finished, tmp_path, phase, con
         assert torch.equal(value, weights(tmp_path / "run")[name])
 
 
+@pytest.mark.slow
 def test_two_processes_have_the_losses_of_one_on_the_joined_batch(tmp_path):
     config = replace(XE, dropout=0.0, feedback_limit=0.0)  # random numbers are each process's own
     run(config, tmp_path / "one")
@@ -207,8 +211,10 @@ def test_two_processes_have_the_losses_of_one_on_the_joined_batch(tmp_path):
 
 
 def test_a_trained_captioner_describes_images_with_where_each_word_looked(finished):
-    small, model = material(), load_captioner(finished / "xe")
-    found = list(describe(model, small.captions.vocabulary, small.features, [3, 1], Search(beams=2, longest=5)))
+    small, model = dataset(), load_captioner(finished / "xe")
+    found = list(
+        generate_captions(model, small.captions.vocabulary, small.features, [3, 1], Search(beams=2, longest=5))
+    )
     assert [one.image for one in found] == [3, 1]
     for one in found:
         assert one.caption == " ".join(one.words)
@@ -222,8 +228,8 @@ def test_a_trained_captioner_describes_images_with_where_each_word_looked(finish
 
 
 def test_what_does_not_fit_is_refused_in_one_line_and_nothing_is_written(finished, tmp_path):
-    wide = material(width=WIDTH + 1)
-    fewer = material(images=6)
+    wide = dataset(width=WIDTH + 1)
+    fewer = dataset(images=6)
     cases = [
         (RL, {}, "phase rl needs a run of cross-entropy to start from"),
         (XE, {"start": finished / "xe"}, "phase xe starts from no other run"),
@@ -243,18 +249,18 @@ def test_what_does_not_fit_is_refused_in_one_line_and_nothing_is_written(finishe
 
 @pytest.mark.parametrize("split", ["train", "val", "test"])
 def test_an_image_without_features_stops_before_anything_is_trained(tmp_path, split):
-    small = material()
+    small = dataset()
     image = small.captions.of(split)[-1].id
     arrays = {known: array for known, array in small.features.arrays.items() if known != image}
     with pytest.raises(InputError, match=f"no features of 1 of 40 images, the first of them image {image} of {split}"):
-        run(XE, tmp_path / "run", Material(small.captions, InMemory(arrays)))
+        run(XE, tmp_path / "run", CaptionDataset(small.captions, InMemory(arrays)))
     assert not (tmp_path / "run").exists()
 
 
 def test_a_run_is_not_resumed_with_other_captions_or_features(finished):
-    small = material()
-    other = Material(small.captions, InMemory(small.features.arrays, fingerprint="other"))
-    for what in (other, material(seed=5)):
+    small = dataset()
+    other = CaptionDataset(small.captions, InMemory(small.features.arrays, fingerprint="other"))
+    for what in (other, dataset(seed=5)):
         with pytest.raises(InputError, match="belongs to another configuration"):
             run(replace(XE, angles=2), finished / "xe", what, resume=True)
 

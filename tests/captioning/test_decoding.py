@@ -6,7 +6,7 @@ import torch
 
 import prproduct as pr
 from prproduct.captioning.decoding import Limits, beam, greedy, sample
-from prproduct.captioning.losses import counted, log_probabilities
+from prproduct.captioning.losses import caption_mask, log_probabilities
 from prproduct.captioning.model import Captioner, Memory, State, Step
 from prproduct.lab.errors import InputError
 
@@ -55,7 +55,7 @@ class Table:
 
 def spoken(words):
     """Ids up to and with the end."""
-    return words[counted(words)].tolist()
+    return words[caption_mask(words)].tolist()
 
 
 LIMITS = [
@@ -137,8 +137,8 @@ def test_log_probabilities_and_attention_are_those_of_the_returned_words(decode)
     for place in range(steps):
         _, state, attention = model.step(inputs[:, place], state, memory)
         looked = captions.attention.flatten(0, 1)[:, place]
-        assert torch.allclose(looked, attention * counted(words)[:, place, None])
-    assert (captions.words.flatten(0, 1)[~counted(words)] == 0).all()
+        assert torch.allclose(looked, attention * caption_mask(words)[:, place, None])
+    assert (captions.words.flatten(0, 1)[~caption_mask(words)] == 0).all()
     assert len({len(spoken(caption)) for caption in words}) > 1, "all are of one length"
 
 

@@ -30,6 +30,7 @@ def program(tmp_path, monkeypatch):
     return install
 
 
+@pytest.mark.slow
 @needs_java  # the figures are pycocoevalcap's own, without the separator ||| in the third caption
 def test_meteor_gives_its_known_scores_from_a_folder_with_blanks_in_its_name(tmp_path, monkeypatch):
     folder = tmp_path / "a folder" / "meteor"
@@ -47,12 +48,14 @@ def test_meteor_gives_its_known_scores_from_a_folder_with_blanks_in_its_name(tmp
     assert total == pytest.approx(0.22003111879994203, abs=1e-12)
 
 
+@pytest.mark.slow
 @needs_java
 def test_line_breaks_within_a_caption_do_not_shift_the_others():
     captions = ["a\rcat", "", "two\u2028dogs\x85run", "three\x0c\x0bmen"]
     assert java.tokenize_java(captions) == ["a cat", "", "two dogs run", "three men"]
 
 
+@pytest.mark.slow
 @needs_java
 def test_the_original_tokenizer_reads_utf_8_in_any_locale(monkeypatch):
     monkeypatch.setenv("LC_ALL", "C")

@@ -6,10 +6,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prproduct.captioning.metrics import CiderReward, PackedCaptions, keys, plain_keys, reward
-from prproduct.captioning.metrics.packed import LARGEST_TOKEN
+from prproduct.captioning.metrics import CiderReward, PackedCaptions, ngram_operators, reward
+from prproduct.captioning.metrics.reward import LARGEST_TOKEN
 
-compiled = keys.operators()
+compiled = ngram_operators.operators()
 tokens = st.one_of(st.integers(0, 5), st.integers(0, LARGEST_TOKEN))
 captions = st.lists(st.lists(st.lists(tokens, max_size=9), min_size=1, max_size=4), max_size=5)
 samples = st.lists(st.lists(tokens, min_size=7, max_size=7), max_size=5)
@@ -60,12 +60,12 @@ def test_the_compiled_operators_are_the_ones_tested():
 def test_references_are_prepared_as_in_plain_python(images):
     words, caption_starts, image_starts = packed(images)
     found = compiled.distinct_ngrams(words, caption_starts, image_starts)
-    assert_same([found], [plain_keys.distinct_ngrams(words, caption_starts, image_starts)])
+    assert_same([found], [ngram_operators.distinct_ngrams(words, caption_starts, image_starts)])
     some = found[::2].contiguous()
     table = compiled.ngram_table(some, rarities_of(some))
-    assert_same(table, plain_keys.ngram_table(some, rarities_of(some)))
+    assert_same(table, ngram_operators.ngram_table(some, rarities_of(some)))
     call = (words, caption_starts, *table, 2.5)
-    assert_same(compiled.weigh_captions(*call), plain_keys.weigh_captions(*call))
+    assert_same(compiled.weigh_captions(*call), ngram_operators.weigh_captions(*call))
 
 
 @given(captions.filter(len), samples, tokens, st.randoms())
@@ -73,7 +73,7 @@ def test_samples_are_scored_as_in_plain_python(images, batch, eos, random):
     rows = ints(*(random.randrange(len(images)) for _ in batch))
     call = (torch.tensor(batch, dtype=torch.int64).view(-1, 7), rows, eos, *prepared(images))
     scores = compiled.score_samples(*call)
-    assert_same([scores], [plain_keys.score_samples(*call)])
+    assert_same([scores], [ngram_operators.score_samples(*call)])
 
 
 def test_scores_do_not_depend_on_the_number_of_threads():
@@ -92,7 +92,7 @@ def test_keys_with_the_highest_bit_are_larger_than_all_others():
     assert (found.numpy().view(np.uint64)[:-1] < found.numpy().view(np.uint64)[1:]).all()
     assert found[-1] < 0
     call = (ints(high), ints(0), 0, *prepared([[high, [3]]]))
-    assert compiled.score_samples(*call) == pytest.approx(float(plain_keys.score_samples(*call)[0]), abs=1e-12)
+    assert compiled.score_samples(*call) == pytest.approx(float(ngram_operators.score_samples(*call)[0]), abs=1e-12)
 
 
 class TestShapesWithNothingIn:
@@ -243,9 +243,9 @@ def test_without_the_library_the_reward_is_the_same(monkeypatch):
     images = [[[1, 2, 3], [1, 2]], [[4, 5, 8]], [[6, LARGEST_TOKEN, LARGEST_TOKEN]]]
     batch, rows = torch.randint(9, (20, 6)), torch.randint(3, (20,))
     scores = CiderReward.of(PackedCaptions.pack(images))(batch, rows)
-    monkeypatch.setattr(keys.native, "library", lambda: False)
-    without = keys.operators.__wrapped__()
-    assert without is plain_keys
+    monkeypatch.setattr(ngram_operators.native, "library", lambda: False)
+    without = ngram_operators.operators.__wrapped__()
+    assert without is ngram_operators
     monkeypatch.setattr(reward, "operators", lambda: without)
     plain = CiderReward.of(PackedCaptions.pack(images))(batch, rows)
     np.testing.assert_allclose(plain, scores, rtol=0, atol=1e-12)

@@ -8,12 +8,12 @@ import pytest
 import safetensors.torch
 import torch
 from painted_pictures import CONFIG, paint, prepare, tiny
-from small_material import run
+from small_dataset import run
 
 from prproduct import cli
 from prproduct.captioning import encoder, ready
+from prproduct.captioning.inference import load_captioner
 from prproduct.captioning.results import write_results
-from prproduct.captioning.training import load_captioner
 from prproduct.captioning.use import command
 from prproduct.lab.errors import InputError
 
@@ -87,8 +87,8 @@ def test_weights_are_those_of_the_run_in_float16(bundled, scored):
     whole = load_captioner(scored / "pr").state_dict()
     assert kept.keys() == whole.keys()
     assert all(kept[name].dtype == torch.float16 for name in kept)
-    (speaker,) = [one for one in ready.open_ready(bundled) if one.label.startswith("pr,")]
-    for name, value in speaker.model.state_dict().items():
+    (captioner,) = [one for one in ready.open_ready(bundled) if one.label.startswith("pr,")]
+    for name, value in captioner.model.state_dict().items():
         assert value.dtype == torch.float32
         assert torch.equal(value, whole[name].half().float())
 

@@ -5,11 +5,11 @@ from contextlib import nullcontext
 
 import numpy as np
 import pytest
-from small_material import material
+from small_dataset import dataset
 
-from prproduct.captioning import reproduce_command, studies
+from prproduct.captioning import reproduce as command
 from prproduct.captioning.metrics import score
-from prproduct.captioning.metrics.ngrams import Score
+from prproduct.captioning.metrics.ngram_metrics import Score
 from prproduct.captioning.results import captions_file, scores_file
 from prproduct.cli import main
 from prproduct.lab import runs
@@ -18,14 +18,14 @@ from prproduct.lab.sweep import Ending, Result
 from prproduct.lab.sweep.jobs import FINISHED
 
 NETWORK = {"hidden": 8, "embedding": 8, "attention": 8, "dropout": 0.0}
-TINY = studies.Scale(
+TINY = command.Scale(
     ("p", "pr"), 1, NETWORK, {"epochs": 2, "batch_size": 7, "angles": 3}, {"epochs": 1, "batch_size": 7, "angles": 3}
 )
 
 
 @pytest.fixture
 def small_study(monkeypatch):
-    """On small data, in this process; what was trained."""
+    """The command on a small data set, in this process, without Java; the names of the jobs that were trained."""
     trained = []
 
     def inline(jobs, workers, **options):
@@ -36,10 +36,10 @@ def small_study(monkeypatch):
                 job.train()
         return [Result(job, Ending(FINISHED), 1) for job in jobs]
 
-    monkeypatch.setitem(studies.SCALES, "quick", TINY)
-    monkeypatch.setattr(reproduce_command, "sweep", inline)
-    for module in (reproduce_command, studies):
-        monkeypatch.setattr(module, "material_of", lambda captions, source: material())
+    monkeypatch.setitem(command.SCALES, "quick", TINY)
+    monkeypatch.setattr(command, "sweep", inline)
+    monkeypatch.setattr(command, "open_dataset", lambda captions, source: dataset())
+    monkeypatch.setattr(score, "Meteor", lambda: nullcontext(FakeMeteor()))
     return trained
 
 
@@ -49,10 +49,11 @@ def reproduce(folder):
     return end.value.code
 
 
+@pytest.mark.slow
 def test_both_phases_of_each_product_are_trained_captioned_scored_and_shown(small_study, tmp_path, capsys):
     assert reproduce(tmp_path) == 0
     shown = capsys.readouterr().out
-    images = len(material().captions.of("test"))
+    images = len(dataset().captions.of("test"))
     for product in ("p", "pr"):
         for phase in ("xe", "rl"):
             folder = tmp_path / product / "seed-0" / phase
@@ -65,6 +66,7 @@ def test_both_phases_of_each_product_are_trained_captioned_scored_and_shown(smal
     assert "CIDEr" in (tmp_path / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_what_is_finished_is_neither_trained_nor_scored_again(small_study, tmp_path):
     assert reproduce(tmp_path) == 0
     written = scores_file(tmp_path / "pr" / "seed-0" / "rl", "test").stat().st_mtime_ns
@@ -73,6 +75,7 @@ def test_what_is_finished_is_neither_trained_nor_scored_again(small_study, tmp_p
     assert scores_file(tmp_path / "pr" / "seed-0" / "rl", "test").stat().st_mtime_ns == written
 
 
+@pytest.mark.slow
 def test_a_metric_that_failed_is_named_and_computed_when_it_can_be(small_study, tmp_path, monkeypatch, capsys):
     def no_meteor():
         raise InputError("METEOR needs Java")

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prproduct.captioning.metrics import CiderReward, Frequencies, PackedCaptions, cider_d
-from prproduct.captioning.metrics.bundled import coco_captions
-from prproduct.captioning.metrics.packed import LARGEST_TOKEN
+from prproduct.captioning.metrics.java import coco_captions
+from prproduct.captioning.metrics.reward import LARGEST_TOKEN
 from prproduct.captioning.metrics.speed import measure_reward, pycocoevalcap_reward, spliced_samples, to_ids
 from prproduct.lab.errors import InputError
 

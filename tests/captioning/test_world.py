@@ -1,4 +1,4 @@
-"""The small world: its sentences are true, its pictures show its scenes, its features come from pixels alone."""
+"""The toy world: its sentences are true, its pictures show its scenes, its features come from pixels alone."""
 
 import itertools
 
@@ -6,10 +6,8 @@ import numpy as np
 import pytest
 
 from prproduct.captioning.data.vocabulary import UNKNOWN
-from prproduct.captioning.world import Thing, World, is_true
-from prproduct.captioning.world.pictures import COLOUR_VALUES, render
-from prproduct.captioning.world.scenes import COLOURS, GAP, SHAPES
-from prproduct.captioning.world.seeing import regions_of
+from prproduct.captioning.scenes import COLOUR_VALUES, COLOURS, GAP, SHAPES, render
+from prproduct.captioning.world import Thing, World, is_true, regions_of
 from prproduct.lab.errors import InputError
 
 WORLD = World(train=120, val=30, test=30)

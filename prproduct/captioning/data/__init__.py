@@ -1,1 +1,1 @@
-"""What captions are learned from: words, references and the features of images, in the files that people have."""
+"""Data for captioners: vocabularies, prepared captions, and the features of images in the usual file formats."""

@@ -16,12 +16,12 @@ from rich.text import Text
 
 from prproduct.captioning.data import grids, peers, pictures, prepared, sources, vocabulary
 from prproduct.captioning.encoder import DEFAULT, load
-from prproduct.captioning.metrics.fields import SHOWN, ImageId
+from prproduct.captioning.metrics.files import SHOWN, ImageId
 from prproduct.captioning.metrics.frequencies import load_frequencies
 from prproduct.lab.errors import InputError
 from prproduct.lab.stopping import StopSignals
 
-STOPPED = 130  # as a shell says of a command that Ctrl-C ended
+STOPPED = 130  # the exit status of a command that Ctrl-C ended
 
 
 def captions(
@@ -58,11 +58,11 @@ def captions(
         described = sources.read(files, lists, tokens)
         if skip_empty:
             described, empty = sources.without_empty(described)
-            _say(f"{empty} captions without a word left out")
+            _note(f"{empty} captions without a word left out")
         prepared.check(Path(files[0]), described)
         words = _vocabulary(described, rule, minimum_count, longest)
     counted = load_frequencies(frequencies, words.words) if frequencies else None
-    _print(prepared.write(output, described, words, longest, counted), output)
+    _print_summary(prepared.write(output, described, words, longest, counted), output)
 
 
 def _vocabulary(
@@ -78,7 +78,7 @@ def _vocabulary(
     return vocabulary.build((tokens.split(" ")[:cut] for texts in counted for tokens in texts), rule.minimum_count)
 
 
-def _print(captions: prepared.CaptionSet, output: Path) -> None:
+def _print_summary(captions: prepared.CaptionSet, output: Path) -> None:
     table = Table("", "", box=None, show_header=False)
     for split in prepared.SPLITS:
         images = captions.of(split)
@@ -96,12 +96,12 @@ def features(
     images: Annotated[list[Path], typer.Argument(help="pictures, folders of pictures, zip archives of pictures")],
     output: Annotated[Path, typer.Option("--output", "-o", help="the HDF5 file to write, or to go on with")],
     captions: Annotated[
-        Path | None, typer.Option(help="prepared captions, which tell the id of each file name; others are left out")
+        Path | None, typer.Option(help="prepared captions, for the id of each file name; other pictures are left out")
     ] = None,
     encoder: Annotated[str, typer.Option(help=f"{DEFAULT}, timm:NAME or torchvision:NAME")] = DEFAULT,
     dtype: Annotated[str, typer.Option(help=" or ".join(grids.DTYPES))] = "float16",
 ) -> None:
-    """Encode pictures as grids of features; stopped at any moment, the same command goes on."""
+    """Encode pictures as grids of features; after a stop the same command continues."""
     ids = _ids(captions) if captions is not None else None
     found = pictures.find(images, ids)
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn("pictures"), TimeElapsedColumn(), TimeRemainingColumn())
@@ -117,12 +117,12 @@ def features(
             stop=lambda: stop.asked,
         )
     for picture, reason in outcome.unreadable:
-        _say(f"{picture}: cannot be read: {reason}")
+        _note(f"{picture}: cannot be read: {reason}")
     if outcome.stopped:
-        _say(f"stopped with {outcome.written:,} images done; the same command goes on")
+        _note(f"stopped with {outcome.written:,} images done; the same command goes on")
         raise typer.Exit(STOPPED)
     if ids is not None:
-        _say_missing(set(ids.values()) - {picture.id for picture in found})
+        _print_missing(set(ids.values()) - {picture.id for picture in found})
     print(f"{output}: features of {outcome.written:,} images")
     if outcome.unreadable:
         raise typer.Exit(1)
@@ -136,11 +136,11 @@ def _ids(folder: Path) -> dict[str, ImageId]:
     return ids
 
 
-def _say_missing(missing: set[ImageId]) -> None:
+def _print_missing(missing: set[ImageId]) -> None:
     if missing:
         shown = ", ".join(map(str, sorted(missing, key=str)[:SHOWN]))
-        _say(f"no pictures of {len(missing):,} of the captions' images: {shown}{', …' * (len(missing) > SHOWN)}")
+        _note(f"no pictures of {len(missing):,} of the captions' images: {shown}{', …' * (len(missing) > SHOWN)}")
 
 
-def _say(line: str) -> None:
+def _note(line: str) -> None:
     Console(stderr=True, soft_wrap=True).print(f"prproduct: {line}", markup=False, highlight=False)

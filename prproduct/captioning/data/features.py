@@ -1,12 +1,12 @@
-"""The regions of images as vectors, in whatever files they lie.
+"""Reading the features of images, one vector per region, in the file formats that are in use.
 
     a folder of <id>.npz        an array `feat`, or `z`
     a folder of <id>.npy
     TSV, a file or a folder     image_id, image_w, image_h, num_boxes, boxes, features (float32 in base64)
     one HDF5 file               data sets `<id>_features`, or `<id>`
 
-An image's regions may also be a grid (rows, columns, width), or a single vector. Whatever is missing or broken stops
-with the image's id: nothing is ever put in its place.
+The features of an image are (regions, width); a grid (rows, columns, width) or a single vector is reshaped to it.
+Missing or broken features raise an InputError with the image's id; they are never replaced by something else.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from prproduct.captioning.metrics.fields import ImageId
+from prproduct.captioning.metrics.files import ImageId
 from prproduct.captioning.metrics.frequencies import DAMAGED
 from prproduct.lab.errors import InputError
 
-SAMPLED = 8  # images whose values go into a fingerprint; all of COCO's are 20 GB and more
-BESIDE = ("_boxes", "_cls_prob")  # what HDF5 files have beside features
+SAMPLED = 8  # images whose values are part of a fingerprint; reading all of COCO would be 20 GB and more
+OTHER_DATASETS = ("_boxes", "_cls_prob")  # suffixes of HDF5 data sets that are not features
 TSV_FIELDS = 6
 LAYOUTS = "give a folder of .npz or .npy files, a .tsv file or a folder of them, or an HDF5 file"
 _COCO_NAME = re.compile(r"COCO_[A-Za-z]+\d*_0*(\d+)")
 
 
-def id_of(stem: str) -> ImageId:
-    """The image that a file is of, by its name without suffix.
+def id_from_name(stem: str) -> ImageId:
+    """The image id in a file name without suffix: COCO's number, any other number, or the name itself.
 
-    >>> id_of("COCO_val2014_000000391895"), id_of("000000391895"), id_of("1000268201_693b08cb0e")
+    >>> id_from_name("COCO_val2014_000000391895"), id_from_name("000000391895"), id_from_name("1000268201_693b08cb0e")
     (391895, 391895, '1000268201_693b08cb0e')
     """
     coco = _COCO_NAME.fullmatch(stem)
@@ -45,54 +45,54 @@ def id_of(stem: str) -> ImageId:
     return int(number) if number.isdecimal() and number.isascii() else stem
 
 
-def key_of(image: ImageId) -> ImageId:
-    """What an image goes by: 7 and "7" are one, as they are one name of a file.
+def normalized_id(image: ImageId) -> ImageId:
+    """An image id in the form that features are stored under: "7" becomes 7, since file names do not distinguish them.
 
-    >>> key_of("7"), key_of(7), key_of("a")
+    >>> normalized_id("7"), normalized_id(7), normalized_id("a")
     (7, 7, 'a')
     """
-    return id_of(image) if isinstance(image, str) else image
+    return id_from_name(image) if isinstance(image, str) else image
 
 
-class MadeBy(NamedTuple):
-    """An encoder's name, and the fingerprint of its weights and of how it prepares pictures."""
+class EncoderId(NamedTuple):
+    """An encoder's name, and the fingerprint of its weights and its preprocessing."""
 
     name: str
     fingerprint: str
 
 
 class Features(ABC):
-    """Features of many images; safe to hand to other processes, forked or not, which open files of their own."""
+    """Features of many images. It can be passed to other processes, forked or not: each opens the files itself."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        if not self._places:
+        if not self._locations:
             raise InputError(f"{path}: no features in it; {LAYOUTS}")
 
     @property
     @abstractmethod
-    def _places(self) -> dict[ImageId, Any]:
-        """Where each image's features are."""
+    def _locations(self) -> dict[ImageId, Any]:
+        """The location of each image's features, in a form that `_read` understands."""
 
     @abstractmethod
-    def _read(self, place: Any) -> NDArray[Any]:
-        """The features that lie at a place."""
+    def _read(self, location: Any) -> NDArray[Any]:
+        """The features at a location."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_open"}
 
     @cached_property
     def ids(self) -> tuple[ImageId, ...]:
-        """The images that there are features of; a number where the name is one."""
-        return tuple(self._places)
+        """Ids of all images."""
+        return tuple(self._locations)
 
     @property
-    def encoder(self) -> MadeBy | None:
-        """What made them of pictures; None where the files do not say."""
+    def encoder(self) -> EncoderId | None:
+        """The encoder that computed the features; None if the files do not name it."""
         return None
 
     def __contains__(self, image: ImageId) -> bool:
-        return key_of(image) in self._places
+        return normalized_id(image) in self._locations
 
     @cached_property
     def width(self) -> int:
@@ -108,20 +108,20 @@ class Features(ABC):
 
     @cached_property
     def fingerprint(self) -> str:
-        """Sixteen hexadecimal digits of all ids and of the values of a few images, the same in every layout."""
+        """Sixteen hexadecimal digits of all ids and the values of a few images; the same in every file format."""
         ordered = sorted(self.ids, key=str)
         digest = hashlib.sha256(f"{self.width} {ordered}".encode())
-        for place in np.linspace(0, len(ordered) - 1, SAMPLED).astype(int):
-            digest.update(self.of(ordered[place]).tobytes())
+        for index in np.linspace(0, len(ordered) - 1, SAMPLED).astype(int):
+            digest.update(self.of(ordered[index]).tobytes())
         return digest.hexdigest()[:16]
 
     def _array(self, image: ImageId) -> NDArray[np.float32]:
         try:
-            place = self._places[key_of(image)]
+            location = self._locations[normalized_id(image)]
         except KeyError:
             raise InputError(f"{self.path}: no features of image {image}; it has {len(self.ids):,} images") from None
         try:
-            array = self._read(place)
+            array = self._read(location)
             if array.ndim < 1 or array.size == 0 or array.dtype.kind not in "fiu":
                 raise ValueError(f"an array of {array.dtype} and shape {array.shape}, not regions of numbers")
             array = array.reshape(-1, array.shape[-1]).astype(np.float32)
@@ -134,47 +134,47 @@ class Features(ABC):
 
 
 class ArrayFolder(Features):
-    """A folder with a NumPy file for each image."""
+    """A folder with one NumPy file per image."""
 
     @cached_property
-    def _places(self) -> dict[ImageId, str]:
+    def _locations(self) -> dict[ImageId, str]:
         names = sorted(entry.name for entry in os.scandir(self.path) if entry.name.endswith((".npz", ".npy")))
-        return _unique(self.path, [(id_of(name[:-4]), name) for name in names])
+        return _unique(self.path, [(id_from_name(name[:-4]), name) for name in names])
 
-    def _read(self, place: str) -> NDArray[Any]:
-        with (self.path / place).open("rb") as file:
+    def _read(self, location: str) -> NDArray[Any]:
+        with (self.path / location).open("rb") as file:
             content = np.load(file, allow_pickle=False)
             if isinstance(content, np.ndarray):
                 return content
             name = next((name for name in ("feat", "z") if name in content), None)
             if name is None:
-                raise ValueError(f"{place} has no array 'feat' or 'z', but {', '.join(content) or 'none'}")
+                raise ValueError(f"{location} has no array 'feat' or 'z', but {', '.join(content) or 'none'}")
             return content[name]
 
 
 class Hdf5(Features):
-    """An HDF5 file with a data set for each image."""
+    """An HDF5 file with one data set per image."""
 
     _open: tuple[int, Any] | None = None  # the process that opened the file, and the file
 
     @cached_property
-    def _places(self) -> dict[ImageId, str]:
+    def _locations(self) -> dict[ImageId, str]:
         names = list(self._file)
         named = [name for name in names if name.endswith("_features")]
-        named = named or [name for name in names if not name.endswith(BESIDE)]
-        return _unique(self.path, [(id_of(name.removesuffix("_features")), name) for name in named])
+        named = named or [name for name in names if not name.endswith(OTHER_DATASETS)]
+        return _unique(self.path, [(id_from_name(name.removesuffix("_features")), name) for name in named])
 
     @property
     def _file(self) -> Any:
-        """Opened once in each process: a handle that was inherited over a fork shares its state with the parent's."""
+        """The file, opened once in each process: a handle inherited over a fork shares its state with the parent."""
         import h5py
 
         if self._open is None or self._open[0] != os.getpid():
             self._open = os.getpid(), h5py.File(self.path, "r")
         return self._open[1]
 
-    def _read(self, place: str) -> NDArray[Any]:
-        return self._file[place][()]
+    def _read(self, location: str) -> NDArray[Any]:
+        return self._file[location][()]
 
     def close(self) -> None:
         """Close the file; the next read opens it again."""
@@ -184,44 +184,44 @@ class Hdf5(Features):
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """What the file says about itself, such as the encoder that made it."""
+        """The attributes of the file, such as the encoder."""
         return dict(self._file.attrs)
 
     @property
-    def encoder(self) -> MadeBy | None:
-        said = self.attributes
+    def encoder(self) -> EncoderId | None:
+        attributes = self.attributes
         return (
-            MadeBy(str(said["encoder"]), str(said["fingerprint"]))
-            if {"encoder", "fingerprint"} <= said.keys()
+            EncoderId(str(attributes["encoder"]), str(attributes["fingerprint"]))
+            if {"encoder", "fingerprint"} <= attributes.keys()
             else None
         )
 
 
 class Tsv(Features):
-    """Tables with a line for each image. Where two lines have the same image, as some files do, the first counts."""
+    """TSV files with one line per image. If an image has two lines, as in some published files, the first is used."""
 
-    _open: list[NDArray[np.uint8]] | None = None  # mapped into memory, which any process may read
+    _open: list[NDArray[np.uint8]] | None = None  # memory-mapped, which any process may read
 
     def __init__(self, path: Path, tables: list[Path]) -> None:
         self.tables = tables
         super().__init__(path)
 
     @cached_property
-    def _places(self) -> dict[ImageId, tuple[int, int, int]]:
-        """Table, first byte and length of each image's line; the tables are read once from end to end for it."""
-        places: dict[ImageId, tuple[int, int, int]] = {}
+    def _locations(self) -> dict[ImageId, tuple[int, int, int]]:
+        """File number, first byte and length of each image's line; the files are read once completely to find them."""
+        locations: dict[ImageId, tuple[int, int, int]] = {}
         for number, table in enumerate(self.tables):
             start = 0
             with table.open("rb") as lines:
                 for line in lines:
                     if line.strip():
                         name = line[:100].split(b"\t", 1)[0].decode("utf-8", "replace")
-                        places.setdefault(id_of(name), (number, start, len(line)))
+                        locations.setdefault(id_from_name(name), (number, start, len(line)))
                     start += len(line)
-        return places
+        return locations
 
-    def _read(self, place: tuple[int, int, int]) -> NDArray[Any]:
-        number, start, length = place
+    def _read(self, location: tuple[int, int, int]) -> NDArray[Any]:
+        number, start, length = location
         if self._open is None:
             self._open = [np.memmap(table, np.uint8, "r") for table in self.tables]
         fields = self._open[number][start : start + length].tobytes().rstrip(b"\r\n").split(b"\t")
@@ -231,7 +231,7 @@ class Tsv(Features):
 
 
 def open(path: str | Path) -> Features:
-    """The features at a path, of any layout.
+    """Open the features at a path, in any of the formats of this module.
 
     >>> open("nowhere")
     Traceback (most recent call last):
@@ -252,11 +252,12 @@ def open(path: str | Path) -> Features:
         raise InputError(f"{path}: cannot be read as features ({reason}); {LAYOUTS}") from None
 
 
-def _unique(path: Path, places: list[tuple[ImageId, str]]) -> dict[ImageId, str]:
-    found = dict(places)
-    if len(found) < len(places):
+def _unique(path: Path, locations: list[tuple[ImageId, str]]) -> dict[ImageId, str]:
+    """`locations` as a dict; raises InputError if two are of the same image."""
+    found = dict(locations)
+    if len(found) < len(locations):
         seen: dict[ImageId, str] = {}
-        for image, name in places:
+        for image, name in locations:
             if image in seen:
                 raise InputError(f"{path}: {seen[image]} and {name} are both of image {image}; keep one of them")
             seen[image] = name

@@ -1,16 +1,14 @@
-"""Pictures to one HDF5 file of features, in steps that survive being stopped anywhere.
+"""Encoding pictures to one HDF5 file of features, so that a killed process can be continued.
 
-An HDF5 file that is being written when its process is killed may be lost whole. So features are written in parts, each
-a file of its own that is there whole or not at all, in a folder beside the file. At the end the parts become the file,
-and the folder goes.
+An HDF5 file whose process is killed while writing may be unreadable. So features are written in parts, each a small
+file that is written atomically, in a folder beside the file. At the end the parts are joined and the folder removed.
 """
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,26 +18,26 @@ import numpy as np
 from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
-from prproduct.captioning.data.features import Hdf5, key_of
+from prproduct.captioning.data.features import Hdf5, normalized_id
 from prproduct.captioning.data.pictures import Picture, in_batches
 from prproduct.captioning.encoder import Encoder
-from prproduct.captioning.metrics.fields import ImageId
+from prproduct.captioning.metrics.files import ImageId
 from prproduct.lab.errors import InputError
-from prproduct.lab.files import sync_folder, writing
+from prproduct.lab.files import replacing, writing
 
 FORMAT = "prproduct grid features 1"
 BATCH, PART = 16, 128  # pictures
-# Half the bytes: 1.0 GB for Flickr8k and 15 GB for COCO, in place of 2.0 and 31. Values go from 0 to 6 in the embedded
-# encoder, and are rounded by 0.05 % at most.
+# float16 halves the file: 1.0 GB for Flickr8k and 15 GB for COCO instead of 2.0 and 31. The embedded encoder's values
+# are from 0 to 6, with a rounding error of at most 0.05 %.
 DTYPES = {"float16": np.float16, "float32": np.float32}
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of pictures."""
+    """The result of `write`."""
 
-    written: int  # images in the file, or in its parts where this was stopped
-    unreadable: tuple[tuple[Picture, str], ...]  # and why
+    written: int  # images in the file, or in its parts if it was stopped
+    unreadable: tuple[tuple[Picture, str], ...]  # with the reason
     stopped: bool
 
 
@@ -52,10 +50,13 @@ def write(
     progress: Callable[[int], None] = lambda finished: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Outcome:
-    """Encode the pictures that `path` and its parts do not have yet; `progress` is told how many are finished."""
+    """Encode the pictures that are not in `path` or its parts yet; `progress` is called with the number finished.
+
+    `stop` is called after each batch; when it returns True, the features so far are written to a part.
+    """
     if dtype not in DTYPES:
         raise InputError(f"features of {dtype!r}; choose {' or '.join(DTYPES)}")
-    says = {
+    attributes = {
         "format": FORMAT,
         "encoder": encoder.name,
         "image_size": encoder.image_size,
@@ -67,8 +68,8 @@ def write(
     if unwritable is not None:
         raise InputError(f"image {unwritable!r}: HDF5 takes no / in a name; give the image another id")
     with writing(path), _locked(parts):
-        there = _there(path, parts, says)
-        left = [picture for picture in pictures if key_of(picture.id) not in there]
+        written = _written_images(path, parts, attributes)
+        left = [picture for picture in pictures if normalized_id(picture.id) not in written]
         unreadable: list[tuple[Picture, str]] = []
         pending: dict[ImageId, NDArray[Any]] = {}
         finished, stopped = len(pictures) - len(left), False
@@ -76,21 +77,21 @@ def write(
         for batch in in_batches(left, BATCH, unreadable):
             arrays = encoder([image for _, image in batch])
             for (picture, _), array in zip(batch, arrays, strict=True):
-                pending[key_of(picture.id)] = _rounded(picture, array, dtype)
+                pending[normalized_id(picture.id)] = _rounded(picture, array, dtype)
             finished += len(batch)
             progress(finished + len(unreadable))
             stopped = stop()
             if len(pending) >= PART or stopped:
-                there |= _write_part(parts, pending, says)
+                written |= _write_part(parts, pending, attributes)
                 pending = {}
             if stopped:
-                return Outcome(len(there), tuple(unreadable), stopped)
+                return Outcome(len(written), tuple(unreadable), stopped)
         if pending:
-            there |= _write_part(parts, pending, says)
-        if not there:
+            written |= _write_part(parts, pending, attributes)
+        if not written:
             raise InputError(f"{path}: none of {len(pictures)} pictures can be read; {_first(unreadable)}")
-        _join(path, parts, says)
-    return Outcome(len(there), tuple(unreadable), stopped)
+        _join(path, parts, attributes)
+    return Outcome(len(written), tuple(unreadable), stopped)
 
 
 def _rounded(picture: Picture, array: NDArray[np.float32], dtype: str) -> NDArray[Any]:
@@ -103,7 +104,7 @@ def _rounded(picture: Picture, array: NDArray[np.float32], dtype: str) -> NDArra
 
 @contextmanager
 def _locked(parts: Path) -> Iterator[None]:
-    """One process at a time; the folder goes when nothing is left in it."""
+    """Allow one process at a time; the folder is removed at the end if no part is left in it."""
     parts.mkdir(parents=True, exist_ok=True)
     lock = FileLock(parts / "lock", timeout=0)
     try:
@@ -122,8 +123,8 @@ def _parts(parts: Path) -> list[Path]:
     return sorted(parts.glob("[0-9]*.h5"))
 
 
-def _there(path: Path, parts: Path, says: Mapping[str, Any]) -> set[ImageId]:
-    """The images that have been written, by the same encoder in the same way."""
+def _written_images(path: Path, parts: Path, attributes: Mapping[str, Any]) -> set[ImageId]:
+    """The images of the file and its parts; raises InputError if one was written with other attributes."""
     found: set[ImageId] = set()
     for file in [path, *_parts(parts)]:
         if file.exists():
@@ -131,7 +132,7 @@ def _there(path: Path, parts: Path, says: Mapping[str, Any]) -> set[ImageId]:
                 features = Hdf5(file)
             except OSError:
                 raise InputError(f"{file}: not an HDF5 file of features; choose another place") from None
-            for name, value in says.items():
+            for name, value in attributes.items():
                 other = features.attributes.get(name, "nothing")
                 if other != value:
                     advice = "choose another file" if file == path else f"go on as before, or remove {parts}"
@@ -141,18 +142,19 @@ def _there(path: Path, parts: Path, says: Mapping[str, Any]) -> set[ImageId]:
     return found
 
 
-def _write_part(parts: Path, features: Mapping[ImageId, NDArray[Any]], says: Mapping[str, Any]) -> set[ImageId]:
+def _write_part(parts: Path, features: Mapping[ImageId, NDArray[Any]], attributes: Mapping[str, Any]) -> set[ImageId]:
     number = 1 + max((int(part.stem) for part in _parts(parts)), default=0)
-    with _replacing(parts / f"{number:06d}.h5", says) as file:
+    with _new_file(parts / f"{number:06d}.h5", parts, attributes) as file:
         for image, array in features.items():
             file.create_dataset(f"{image}_features", data=array)
     return set(features)
 
 
-def _join(path: Path, parts: Path, says: Mapping[str, Any]) -> None:
+def _join(path: Path, parts: Path, attributes: Mapping[str, Any]) -> None:
+    """Replace the file by one with its own features and those of the parts, then remove the parts."""
     sources = [file for file in [path, *_parts(parts)] if file.exists()]
     if sources != [path]:
-        with _replacing(path, says) as joined:
+        with _new_file(path, parts, attributes) as joined:
             for source in sources:
                 with h5py.File(source, "r") as file:
                     for name in file:
@@ -163,20 +165,11 @@ def _join(path: Path, parts: Path, says: Mapping[str, Any]) -> None:
 
 
 @contextmanager
-def _replacing(path: Path, says: Mapping[str, Any]) -> Iterator[Any]:
-    """A new HDF5 file that takes its name when it is whole and on the disk."""
-    temporary = path.with_name(f".{path.name}.writing")
-    try:
-        with h5py.File(temporary, "w") as file:
-            file.attrs.update(says)
-            yield file
-        with temporary.open("rb") as written:
-            os.fsync(written.fileno())
-        temporary.replace(path)
-        sync_folder(path.parent)
-    finally:
-        with suppress(FileNotFoundError):
-            temporary.unlink()
+def _new_file(path: Path, parts: Path, attributes: Mapping[str, Any]) -> Iterator[Any]:
+    """An HDF5 file that is written inside `parts`, and renamed to `path` when it is complete."""
+    with replacing(path, parts) as temporary, h5py.File(temporary, "w") as file:
+        file.attrs.update(attributes)
+        yield file
 
 
 def _first(unreadable: Sequence[tuple[Picture, str]]) -> str:

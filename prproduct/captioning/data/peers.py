@@ -1,7 +1,7 @@
-"""Captions as many captioning projects prepare them: `cocotalk.json` and `cocotalk_label.h5`, read as they are.
+"""Reading captions that were preprocessed for other captioning projects: `cocotalk.json` and `cocotalk_label.h5`.
 
-The first has the words by their ids, and the images; the second the captions as rows of ids, filled with 0, and which
-rows are an image's, from 1, the last included. `coco-train-idxs.p`, where there is one, has document frequencies.
+The first file has the vocabulary and the images. The second has the captions as rows of word ids padded with 0, and
+the first and last row of each image, counted from 1. `coco-train-idxs.p`, if there is one, has document frequencies.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from numpy.typing import NDArray
 
 from prproduct.captioning.data.prepared import SPLIT_OF, CaptionSet, Described, check, encode
 from prproduct.captioning.data.vocabulary import UNKNOWN, Vocabulary
-from prproduct.captioning.metrics.fields import entries, image_id, json_of
-from prproduct.captioning.metrics.packed import PackedCaptions
+from prproduct.captioning.metrics.files import image_id_field, object_list, read_caption_json
+from prproduct.captioning.metrics.reward import PackedCaptions
 from prproduct.lab.errors import InputError
 
 
 def read(words: str | Path, labels: str | Path, frequencies: str | Path | None = None) -> CaptionSet:
-    """The captions of `cocotalk.json` and `cocotalk_label.h5`, with the ids that they have there."""
+    """The captions of `cocotalk.json` and `cocotalk_label.h5`, with the word ids of these files."""
     described, vocabulary, longest = describe(Path(words), Path(labels))
     captions = encode(described, vocabulary, longest)
     return CaptionSet(vocabulary, captions.images, longest, Path(frequencies) if frequencies else None)
 
 
 def describe(words: Path, labels: Path) -> tuple[list[Described], Vocabulary, int]:
-    """The images with the words of their labels, the vocabulary, and how many words the rows have room for."""
-    content = json_of(words)
+    """The images with their captions as words, the vocabulary, and the maximum caption length (columns of the rows)."""
+    content = read_caption_json(words)
     if not isinstance(content, dict) or not {"ix_to_word", "images"} <= content.keys():
         raise InputError(f"{words}: not like cocotalk.json, with 'ix_to_word' and 'images'")
     vocabulary = _vocabulary(words, content["ix_to_word"])
-    images = entries(words, content["images"])
+    images = object_list(words, content["images"])
     rows, first, last = _labels(labels)
     if len(first) != len(images):
         raise InputError(f"{labels}: captions of {len(first)} images, where {words} has {len(images)}")
@@ -45,20 +45,20 @@ def describe(words: Path, labels: Path) -> tuple[list[Described], Vocabulary, in
         raise InputError(f"{labels}: {error}") from None
     starts = packed.caption_starts
     described = []
-    for place, image in enumerate(images):
+    for index, image in enumerate(images):
         split = image.get("split")
         if split not in SPLIT_OF:
             raise InputError(f"{words}: an image of split {split!r}, not of {', '.join(SPLIT_OF)}: {str(image)[:80]}")
-        captions = range(packed.image_starts[place], packed.image_starts[place + 1])
+        captions = range(packed.image_starts[index], packed.image_starts[index + 1])
         texts = tuple(vocabulary.decode(packed.tokens[starts[c] : starts[c + 1]].tolist()) for c in captions)
-        number, file = image_id(words, image, "id"), str(image.get("file_path", ""))
+        number, file = image_id_field(words, image, "id"), str(image.get("file_path", ""))
         described.append(Described(number, Path(file).name, SPLIT_OF[split], texts, texts))
     check(labels, described)
     return described, vocabulary, rows.shape[1]
 
 
 def _vocabulary(path: Path, words: Any) -> Vocabulary:
-    """Words by ids from 1, written as strings. Where no word was rare there is no UNK, and it gets the next id."""
+    """The vocabulary of `ix_to_word`, whose keys are "1", "2", …; if it has no UNK, UNK gets the next id."""
     try:
         ordered = [words[str(number)] for number in range(1, len(words) + 1)]
     except (KeyError, TypeError):
@@ -69,6 +69,7 @@ def _vocabulary(path: Path, words: Any) -> Vocabulary:
 
 
 def _labels(path: Path) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """Caption rows, and the first and last row of each image."""
     try:
         with h5py.File(path, "r") as file:
             rows, first, last = (file[name][()] for name in ("labels", "label_start_ix", "label_end_ix"))

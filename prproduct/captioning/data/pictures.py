@@ -1,4 +1,4 @@
-"""Pictures in files, folders and zip archives, and the images that they are of."""
+"""Finding and reading pictures in files, folders and zip archives."""
 
 from __future__ import annotations
 
@@ -17,25 +17,35 @@ from typing import IO, NamedTuple
 import numpy as np
 from PIL import Image, ImageOps
 
-from prproduct.captioning.data.features import id_of
-from prproduct.captioning.metrics.fields import ImageId
+from prproduct.captioning.data.features import id_from_name
+from prproduct.captioning.metrics.files import ImageId
 from prproduct.lab.errors import InputError
 
-# Pictures by their names, whether they can be read or not; other files are pictures if their content is one's.
+# Names of pictures, readable or not. Other files are pictures if their content is one.
 SUFFIXES = (
     *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"),
     *(".heic", ".heif", ".avif", ".jxl", ".jp2"),
-    *(".dng", ".cr2", ".cr3", ".nef", ".arw", ".raf", ".orf", ".rw2"),  # of cameras
+    *(".dng", ".cr2", ".cr3", ".nef", ".arw", ".raf", ".orf", ".rw2"),  # raw files of cameras
 )
-SMALLEST_SIDE = 8  # pixels; less shows nothing
-MOST_PIXELS = 89_478_485  # decoded at once, Pillow's own limit: 268 MB
-_NO_PHOTOS = ("BUFR", "EPS", "FITS", "GRIB", "HDF5", "MPEG", "TGA", "WMF")  # formats that Pillow finds in other files
+SMALLEST_SIDE = 8  # pixels
+MOST_PIXELS = 89_478_485  # decoded at once, 268 MB; Pillow's own limit
+# Formats that Pillow recognizes in files that are no pictures.
+_OTHER_FORMATS = (
+    "BUFR",
+    "EPS",
+    "FITS",
+    "GRIB",
+    "HDF5",
+    "MPEG",
+    "TGA",
+    "WMF",
+)
 _HEIC = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
 _AVIF = (b"avif", b"avis")
 
 
 class Picture(NamedTuple):
-    """A file, or a member of an archive, and the id of its image."""
+    """A picture: the id of its image, and its file or archive with the member's name."""
 
     id: ImageId
     place: Path
@@ -43,7 +53,7 @@ class Picture(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Of the file, without folders."""
+        """The file name, without folders."""
         return Path(self.member or self.place).name
 
     def __str__(self) -> str:
@@ -51,11 +61,11 @@ class Picture(NamedTuple):
 
 
 class UnreadableError(Exception):
-    """Why a picture cannot be shown."""
+    """A picture cannot be read; the message is the reason."""
 
 
 def find(places: Sequence[Path], ids: Mapping[str, ImageId] | None = None) -> list[Picture]:
-    """The pictures in files, folders and archives; with `ids`, those whose file name is a key of it.
+    """The pictures in files, folders and archives, one per image id; with `ids`, only those whose file name is in it.
 
     >>> find([Path("nowhere.jpg")])
     Traceback (most recent call last):
@@ -74,20 +84,20 @@ def find(places: Sequence[Path], ids: Mapping[str, ImageId] | None = None) -> li
 
 
 def list_all(places: Sequence[Path], others: list[str] | None = None) -> list[Picture]:
-    """All pictures in files, folders and archives; several may have one name, and so one id.
+    """All pictures in files, folders and archives; several may have the same name, and so the same id.
 
-    What is no picture in folders and archives is named in `others`.
+    The names of files in folders and archives that are no pictures are appended to `others`.
     """
     files = [found for place in places for found in _files(place, [] if others is None else others)]
     if not files:
         raise InputError(f"{', '.join(map(str, places))}: no pictures there")
-    return [Picture(id_of(Path(member or file).stem), file, member) for file, member in files]
+    return [Picture(id_from_name(Path(member or file).stem), file, member) for file, member in files]
 
 
 def in_batches(
     pictures: Iterable[Picture], size: int, unreadable: list[tuple[Picture, str]]
 ) -> Iterator[list[tuple[Picture, Image.Image]]]:
-    """What pictures show, so many at a time; those that cannot be read go to `unreadable`, with the reason."""
+    """Read pictures in batches of `size`; those that cannot be read are appended to `unreadable`, with the reason."""
     batch: list[tuple[Picture, Image.Image]] = []
     with Reader() as reader:
         for picture in pictures:
@@ -124,18 +134,18 @@ def _files(place: Path, others: list[str]) -> Iterator[tuple[Path, str | None]]:
         yield from ((place, name) for name in names if name in known)
         others += [f"{place}/{name}" for name in names if name not in known]
     else:
-        yield place, None  # named by somebody, so it is tried whatever its name
+        yield place, None  # given by the user, so any name is accepted
 
 
 def _is_picture(file: Path | IO[bytes]) -> bool:
-    """True if the content is a picture's, also of a format that needs another package."""
+    """True if the content is a picture, also in a format that needs another package."""
     _register_heif()
     try:
         with warnings.catch_warnings(), _without_limit():
             warnings.simplefilter("ignore")
             with Image.open(file) as image:
-                return image.format not in _NO_PHOTOS
-    except Exception:  # Pillow's readers fail in many ways
+                return image.format not in _OTHER_FORMATS
+    except Exception:  # Pillow's readers raise many types on damaged files
         pass
     try:
         if isinstance(file, Path):
@@ -151,15 +161,15 @@ def _is_member_picture(archive: zipfile.ZipFile, name: str) -> bool:
     try:
         with archive.open(name) as member:
             return _is_picture(member)
-    except (RuntimeError, NotImplementedError, zipfile.BadZipFile):  # with a password, or packed in an unknown way
+    except (RuntimeError, NotImplementedError, zipfile.BadZipFile):  # encrypted, or of an unknown compression
         return False
 
 
 def _how_to_read(content: bytes) -> str:
-    """What to do about a picture that Pillow cannot open, by its first bytes; "" for what is no picture."""
+    """How to read a picture that Pillow cannot open, by its first bytes; "" if it is no picture."""
     brand = content[8:12] if content[4:8] == b"ftyp" else b""
     if brand in _HEIC:
-        return "a HEIC picture, which takes one more package: pip install pillow-heif"
+        return "a HEIC picture, which takes one more package: pip install 'prproduct[heic]'"
     if brand in _AVIF:
         return "an AVIF picture, which takes a newer Pillow: pip install 'pillow>=11.3'"
     if brand == b"crx ":
@@ -171,14 +181,14 @@ def _how_to_read(content: bytes) -> str:
 
 @lru_cache
 def _register_heif() -> None:
-    """Teach Pillow HEIC where pillow-heif is installed."""
+    """Register HEIC with Pillow, if pillow-heif is installed (the extra `heic`)."""
     with suppress(ImportError):
         importlib.import_module("pillow_heif").register_heif_opener()
 
 
 @contextmanager
 def _without_limit() -> Iterator[None]:
-    """Let Pillow open a picture of any size, as long as nothing of it is decoded."""
+    """Let Pillow open a picture of any size; opening does not decode it."""
     before, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
     try:
         yield
@@ -187,7 +197,7 @@ def _without_limit() -> Iterator[None]:
 
 
 class Reader:
-    """Reads pictures, with each archive opened once, within a `with` block."""
+    """Reads pictures inside a `with` block; each archive is opened once."""
 
     def __init__(self) -> None:
         self._archives: dict[Path, zipfile.ZipFile] = {}
@@ -202,14 +212,14 @@ class Reader:
         self._stack.close()
 
     def read(self, picture: Picture) -> Image.Image:
-        """The picture as it is seen, in RGB; raises `UnreadableError` with the reason."""
+        """The picture in RGB, upright; raises `UnreadableError` with the reason."""
         content = b""
         try:
             content = self._content(picture)
             return open_picture(io.BytesIO(content))
         except UnreadableError:
             raise
-        except Exception as error:  # Pillow's readers fail in many ways on what somebody else wrote
+        except Exception as error:  # Pillow's readers raise many types on damaged files
             unknown = _how_to_read(content) or "not a picture of a known format"
             reason = unknown if "cannot identify" in str(error) else str(error)
             raise UnreadableError(" ".join(reason.split()) or type(error).__name__) from None
@@ -223,14 +233,14 @@ class Reader:
 
 
 def open_picture(content: io.BytesIO, least: int = 512) -> Image.Image:
-    """Decoded, turned as the camera was held, without transparency.
+    """Decode a picture to RGB, rotated by its EXIF orientation, on white if it is transparent.
 
-    JPEGs of many megapixels are decoded at a fraction of their size, not below `least` pixels a side; the limit on
-    pixels is for what is decoded.
+    Large JPEGs are decoded at a fraction of their size, not below `least` pixels per side; the limit on pixels is for
+    the decoded size.
     """
     _register_heif()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of damaged EXIF data and the like, beside a picture that is whole
+        warnings.simplefilter("ignore")  # such as damaged EXIF data of an intact picture
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         with _without_limit():
             image = Image.open(content)
@@ -239,23 +249,23 @@ def open_picture(content: io.BytesIO, least: int = 512) -> Image.Image:
                 raise UnreadableError(
                     f"{image.width}×{image.height} pixels; at least {SMALLEST_SIDE} a side are needed"
                 )
-            whole = image.size
+            full_size = image.size
             image.draft("RGB", (least, least))
             if image.width * image.height > MOST_PIXELS:
                 raise UnreadableError(
-                    f"{whole[0]}×{whole[1]} pixels; more than {MOST_PIXELS // 10**6} million are read of JPEGs alone: "
-                    "save it as JPEG, or smaller"
+                    f"{full_size[0]}×{full_size[1]} pixels; more than {MOST_PIXELS // 10**6} million are read of JPEGs "
+                    "alone: save it as JPEG, or smaller"
                 )
             image.load()
-            turned = _eight_bits(ImageOps.exif_transpose(image))
-            if turned.has_transparency_data:
-                turned = turned.convert("RGBA")
-                turned = Image.alpha_composite(Image.new("RGBA", turned.size, "white"), turned)
-            return turned.convert("RGB")
+            upright = _eight_bits(ImageOps.exif_transpose(image))
+            if upright.has_transparency_data:
+                upright = upright.convert("RGBA")
+                upright = Image.alpha_composite(Image.new("RGBA", upright.size, "white"), upright)
+            return upright.convert("RGB")
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:
-    """Pillow cuts 16 bits off at 255, so that such a picture would be white."""
+    """Scale 16-bit pixels to 8 bits: Pillow's conversion clips them at 255, which makes the picture white."""
     if image.mode == "F":
         raise UnreadableError("pixels of floating point; save it with 8 or 16 bits a pixel")
     if not image.mode.startswith("I"):

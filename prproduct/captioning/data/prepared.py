@@ -1,18 +1,16 @@
-"""Captions ready for training: what `prproduct data captions` writes, in a folder of three files.
+"""Prepared captions: the folder that `prproduct data captions` writes and training reads.
 
     captions.json      the images: id, file name, split, references as written and as tokens
-    vocabulary.json    the words, by their ids
-    frequencies.npz    in how many training images each n-gram of ids occurs, ends included
+    vocabulary.json    the words, in the order of their ids
+    frequencies.npz    in how many training images each n-gram of ids occurs, with end tokens
 
-Tokens are kept whole. Captions are cut, and their words looked up, when a folder is read.
+The files have all tokens of a caption. Captions are truncated and encoded as ids when a folder is read.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import shutil
-import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,30 +18,38 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from prproduct.captioning.data.vocabulary import END, Vocabulary
-from prproduct.captioning.metrics.fields import ImageId, caption_of, entries, image_id, refuse, refuse_repeated
+from prproduct.captioning.metrics.files import (
+    LARGEST,
+    ImageId,
+    image_id_field,
+    object_list,
+    raise_for_images,
+    raise_for_repeated,
+    string_field,
+)
 from prproduct.captioning.metrics.frequencies import Frequencies, load_frequencies
 from prproduct.lab.errors import InputError
-from prproduct.lab.files import read_json, write_durably, writing
+from prproduct.lab.files import read_json, read_json_value, replacing, write_durably
 
 FORMAT = "prproduct captions 1"
 SPLITS = ("train", "val", "test")
-SPLIT_OF = {"train": "train", "restval": "train", "val": "val", "test": "test"}  # by the names that files have
-LONGEST = 16  # words of a caption, as in the paper
+SPLIT_OF = {"train": "train", "restval": "train", "val": "val", "test": "test"}  # split names in the files of others
+LONGEST = 16  # words of a truncated caption, as in the paper
 CAPTIONS, VOCABULARY, FREQUENCIES = "captions.json", "vocabulary.json", "frequencies.npz"
 
 
 class Described(NamedTuple):
-    """An image and what people wrote about it, before any vocabulary."""
+    """An image and its reference captions, before they are encoded with a vocabulary."""
 
     id: ImageId
     file: str
     split: str
     references: tuple[str, ...]  # as written
-    tokens: tuple[str, ...]  # the same, as tokens with single blanks between them
+    tokens: tuple[str, ...]  # the same captions as tokens, joined by single blanks
 
 
 class Image(NamedTuple):
-    """An image and its captions as ids, without an end."""
+    """An image and its captions as word ids, without end tokens."""
 
     id: ImageId
     file: str
@@ -54,7 +60,7 @@ class Image(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class CaptionSet:
-    """The images of all splits, with one vocabulary.
+    """The captioned images of all splits, encoded with one vocabulary.
 
     >>> cat = Described(7, "cat.jpg", "train", ("A cat!", "One cat sits."), ("a cat", "one cat sits"))
     >>> captions = encode([cat], Vocabulary(("a", "cat", "sits", "UNK")))
@@ -65,28 +71,28 @@ class CaptionSet:
     vocabulary: Vocabulary
     images: tuple[Image, ...]
     longest: int = LONGEST
-    frequencies_file: Path | None = None  # counted in the training captions, unless a file has them
+    frequencies_file: Path | None = None  # None: they are counted in the training captions
 
     def of(self, split: str) -> tuple[Image, ...]:
-        """The images of train, val or test."""
+        """The images of the split train, val or test."""
         if split not in SPLITS:
             raise InputError(f"split {split!r} is not known; there are {', '.join(SPLITS)}")
         return tuple(image for image in self.images if image.split == split)
 
     @cached_property
     def frequencies(self) -> Frequencies:
-        """In how many training images each n-gram of ids occurs; COCO's take 0.7 GB, so they are read when asked for.
+        """In how many training images each n-gram of ids occurs, in truncated captions with end tokens.
 
-        The captions are those that a reward compares with: cut, and with their end.
+        COCO's take 0.7 GB, so they are computed or read on first access.
         """
         if self.frequencies_file is not None:
             return load_frequencies(self.frequencies_file, self.vocabulary.words)
-        written = [str(number) for number in range(len(self.vocabulary))]
-        texts = (
-            [" ".join([*(written[word] for word in caption), written[END]]) for caption in image.captions]
+        texts = [str(number) for number in range(len(self.vocabulary))]
+        references = [
+            [" ".join([*(texts[word] for word in caption), texts[END]]) for caption in image.captions]
             for image in self.of("train")
-        )
-        return Frequencies.of(list(texts), self.vocabulary.words)
+        ]
+        return Frequencies.of(references, self.vocabulary.words)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -98,7 +104,7 @@ class CaptionSet:
 
 
 def encode(described: Iterable[Described], vocabulary: Vocabulary, longest: int = LONGEST) -> CaptionSet:
-    """Captions as ids of the vocabulary's words, cut to the first `longest`."""
+    """Encode captions as word ids, truncated to the first `longest` words."""
     if longest < 1:
         raise InputError(f"captions cut to {longest} words; at least one must be left")
     images = tuple(
@@ -121,46 +127,39 @@ def write(
     longest: int = LONGEST,
     frequencies: Frequencies | None = None,
 ) -> CaptionSet:
-    """Write a new folder, whole or not at all; frequencies are counted in the training captions unless given."""
+    """Write a new folder, atomically; frequencies are counted in the training captions unless given."""
     check_new(folder)
     check(folder, described)
     captions = encode(described, vocabulary, longest)
     counted = captions.frequencies if frequencies is None else frequencies
-    with writing(folder):
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
-        try:
-            write_durably(temporary / CAPTIONS, _captions_json(described, vocabulary, longest))
-            write_durably(temporary / VOCABULARY, vocabulary_json(vocabulary))
-            counted.save(temporary / FREQUENCIES)
-            temporary.chmod(0o755)  # mkdtemp's own folders are for their owner alone
-            temporary.replace(folder)
-        except BaseException:
-            shutil.rmtree(temporary, ignore_errors=True)
-            raise
+    with replacing(folder) as temporary:
+        temporary.mkdir()
+        write_durably(temporary / CAPTIONS, _captions_json(described, vocabulary, longest))
+        write_durably(temporary / VOCABULARY, vocabulary_json(vocabulary))
+        counted.save(temporary / FREQUENCIES)
     return captions
 
 
 def check_new(folder: Path) -> None:
-    """Refuse a folder that has something in it."""
+    """Raise InputError if a folder exists and is not empty."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"{folder}: is there already; choose another folder, or remove this one")
 
 
 def read(folder: str | Path) -> CaptionSet:
-    """Read what `write` wrote."""
+    """Read a folder of `write`."""
     folder = Path(folder)
     path = folder / CAPTIONS
     if not path.exists():
         raise InputError(f"{folder}: no {CAPTIONS} in it; give a folder that `prproduct data captions` wrote")
-    content = read_json(path)
+    content = read_json(path, LARGEST)
     longest = content.get("longest")
     if content.get("format") != FORMAT or not isinstance(longest, int):
         raise InputError(f"{path}: not what `prproduct data captions` writes, {FORMAT!r}; prepare the captions again")
     vocabulary = read_vocabulary(folder / VOCABULARY)
     if content.get("vocabulary") != vocabulary.fingerprint:
         raise InputError(f"{folder / VOCABULARY}: another vocabulary than {CAPTIONS} was prepared with; prepare again")
-    described = [_described(path, entry) for entry in entries(path, content.get("images"))]
+    described = [_described(path, entry) for entry in object_list(path, content.get("images"))]
     check(path, described)
     captions = encode(described, vocabulary, longest)
     frequencies = folder / FREQUENCIES
@@ -170,7 +169,7 @@ def read(folder: str | Path) -> CaptionSet:
 
 
 def check(path: Path, described: Sequence[Described]) -> None:
-    """Refuse images that are there twice, of no known split, without references, or with an empty one.
+    """Raise InputError for images that are repeated, of an unknown split, without captions, or with an empty one.
 
     >>> check(Path("a.json"), [Described(7, "cat.jpg", "val", (".",), ("",))])
     Traceback (most recent call last):
@@ -178,25 +177,25 @@ def check(path: Path, described: Sequence[Described]) -> None:
     """
     if not described:
         raise InputError(f"{path}: no images in it")
-    refuse_repeated(path, "images listed more than once", [image.id for image in described])
+    raise_for_repeated(path, "images listed more than once", [image.id for image in described])
     unknown = [image.id for image in described if image.split not in SPLITS]
-    refuse(path, f"images of no split of {', '.join(SPLITS)}", unknown)
+    raise_for_images(path, f"images of no split of {', '.join(SPLITS)}", unknown)
     empty = [image.id for image in described if not all(image.tokens)]
-    refuse(path, "empty captions of images", empty, " (--skip-empty leaves them out)")
-    # Images that nobody has described can be captioned, not trained or chosen on.
+    raise_for_images(path, "empty captions of images", empty, " (--skip-empty leaves them out)")
+    # Test images need no references: they can be captioned without.
     without = [image.id for image in described if not image.tokens and image.split != "test"]
-    refuse(path, "no captions of train or val images", without)
+    raise_for_images(path, "no captions of train or val images", without)
 
 
 def _captions_json(described: Sequence[Described], vocabulary: Vocabulary, longest: int) -> bytes:
-    """An image a line."""
+    """The content of captions.json, with one image per line."""
     head = {"format": FORMAT, "longest": longest, "vocabulary": vocabulary.fingerprint}
     lines = ",\n".join(json.dumps(image._asdict(), ensure_ascii=False) for image in described)
     return (json.dumps(head)[:-1] + f', "images": [\n{lines}\n]}}\n').encode()
 
 
 def vocabulary_json(vocabulary: Vocabulary) -> bytes:
-    """A word a line, in the order of their ids.
+    """The content of vocabulary.json: the words in the order of their ids, one per line.
 
     >>> vocabulary_json(Vocabulary(("a", "UNK")))
     b'[\\n"a",\\n"UNK"\\n]'
@@ -205,13 +204,11 @@ def vocabulary_json(vocabulary: Vocabulary) -> bytes:
 
 
 def read_vocabulary(path: Path, remedy: str = "prepare the captions again") -> Vocabulary:
-    """Read such a file; what to do about one that is missing or damaged is the `remedy`."""
+    """Read a vocabulary.json; `remedy` ends the error message for a missing or damaged file."""
     try:
-        words = json.loads(path.read_bytes())
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}); {remedy}") from None
-    except ValueError:
-        words = None
+        words = read_json_value(path)
+    except InputError as error:
+        raise InputError(f"{error}; {remedy}") from None
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
         raise InputError(f"{path}: not a JSON list of words; {remedy}")
     return Vocabulary(tuple(words))
@@ -227,5 +224,5 @@ def _described(path: Path, entry: dict[str, Any]) -> Described:
         or not all(isinstance(text, str) for text in strings)
     ):
         raise InputError(f"{path}: an image without as many 'tokens' as 'references': {str(entry)[:80]}")
-    file, split = (caption_of(path, entry, name) for name in ("file", "split"))
-    return Described(image_id(path, entry, "id"), file, split, tuple(references), tuple(tokens))
+    file, split = (string_field(path, entry, name) for name in ("file", "split"))
+    return Described(image_id_field(path, entry, "id"), file, split, tuple(references), tuple(tokens))

@@ -1,7 +1,7 @@
-"""The words that a captioner knows, and their ids.
+"""Vocabularies: the words of a captioner and their ids.
 
-Id 0 begins a caption, ends it and fills the room behind it; words have the ids from 1. What is not among them is "UNK",
-which is one of them, the last unless a file of others has it elsewhere.
+Id 0 begins, ends and pads a caption; words have ids from 1. Every other word is encoded as "UNK", which is itself a
+word of the vocabulary: the last one, except in vocabularies read from files of other projects.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from prproduct.captioning.metrics.frequencies import fingerprint
-from prproduct.captioning.metrics.packed import LARGEST_TOKEN
+from prproduct.captioning.metrics.reward import LARGEST_TOKEN
 from prproduct.lab.errors import InputError
 
 UNKNOWN = "UNK"
@@ -52,7 +52,7 @@ class Vocabulary:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Sixteen hexadecimal digits that change with any word, and with their order."""
+        """Sixteen hexadecimal digits that change with any word and with the order of the words."""
         return fingerprint(self.words)
 
     @cached_property
@@ -60,11 +60,11 @@ class Vocabulary:
         return {word: number for number, word in enumerate(self.words, start=1)}
 
     def encode(self, tokens: Iterable[str]) -> list[int]:
-        """The ids of words, without an end."""
+        """The ids of words, without an end token."""
         return [self._ids.get(token, self.unknown) for token in tokens]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The words up to the first 0, with blanks between them."""
+        """The words up to the first 0, joined by blanks."""
         words = []
         for number in ids:
             if number == END:
@@ -77,18 +77,18 @@ class Vocabulary:
 
 @dataclass(frozen=True)
 class Rule:
-    """Which words a vocabulary gets: those that occur at least `minimum_count` times."""
+    """Which words a vocabulary contains: those that occur at least `minimum_count` times."""
 
     minimum_count: int
-    train_only: bool  # in the training captions, or in all
-    cut_first: bool  # in what is left of captions after cutting them, or in whole ones
+    train_only: bool  # count in the training captions only, or in all captions
+    cut_first: bool  # count after truncating captions, or in whole captions
 
     def __post_init__(self) -> None:
         if self.minimum_count < 1:
             raise InputError(f"a minimum count of {self.minimum_count}; a word occurs at least once")
 
 
-# What others' preparation does, whence their 9,487 words of COCO; and what the paper says that it does.
+# "peers": the preprocessing of other projects, which gives their 9,487 words of COCO. "paper": as the paper states it.
 RULES = {
     "peers": Rule(minimum_count=6, train_only=False, cut_first=False),
     "paper": Rule(minimum_count=5, train_only=True, cut_first=True),
@@ -96,7 +96,7 @@ RULES = {
 
 
 def build(captions: Iterable[Sequence[str]], minimum_count: int) -> Vocabulary:
-    """The words that occur at least so often, the most frequent first and equals by their letters; then UNK.
+    """The words that occur at least `minimum_count` times, most frequent first, ties alphabetically; then UNK.
 
     >>> build([["a", "cat"], ["a", "dog"], ["two", "dog"]], minimum_count=2).words
     ('a', 'dog', 'UNK')
@@ -104,7 +104,7 @@ def build(captions: Iterable[Sequence[str]], minimum_count: int) -> Vocabulary:
     counts: Counter[str] = Counter()
     for caption in captions:
         counts.update(caption)
-    del counts[UNKNOWN]  # a file that has been prepared before has it in place of rare words
+    del counts[UNKNOWN]  # already preprocessed files contain UNK in place of rare words
     kept = sorted((word for word, count in counts.items() if count >= minimum_count), key=lambda w: (-counts[w], w))
     if not kept:
         raise InputError(f"no word occurs {minimum_count} times in the captions; a vocabulary needs a lower minimum")

@@ -1,12 +1,8 @@
-"""Caption metrics: the numbers of the COCO evaluation, and CIDEr-D as a reward."""
+"""Caption metrics of the COCO evaluation, and CIDEr-D as a reward for training (docs/metrics.md)."""
 
-from prproduct.captioning.metrics.bleu import bleu
-from prproduct.captioning.metrics.cider import cider_d
 from prproduct.captioning.metrics.frequencies import Frequencies, load_frequencies
-from prproduct.captioning.metrics.ngrams import Score
-from prproduct.captioning.metrics.packed import PackedCaptions
-from prproduct.captioning.metrics.reward import CiderReward
-from prproduct.captioning.metrics.rouge import rouge_l
+from prproduct.captioning.metrics.ngram_metrics import Score, bleu, cider_d, rouge_l
+from prproduct.captioning.metrics.reward import CiderReward, PackedCaptions
 from prproduct.captioning.metrics.score import Evaluation, evaluate
 from prproduct.captioning.metrics.tokenizer import tokenize, tokenize_all
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
@@ -15,13 +15,13 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from prproduct.captioning.data import prepared
+from prproduct.captioning.dataset import WORLD, extra_metrics, read_captions
 from prproduct.captioning.metrics import score as scoring
 from prproduct.captioning.metrics.files import RESULTS, Captions, pair, read_pair, read_results
 from prproduct.captioning.metrics.frequencies import load_frequencies
-from prproduct.captioning.metrics.writing import replacing
-from prproduct.captioning.world.world import WORLD, Judge, World, judges_of
+from prproduct.captioning.results import add_scores, scores_file
 from prproduct.lab.errors import InputError
+from prproduct.lab.files import replace_durably
 from prproduct.lab.runs import CONFIG
 
 
@@ -53,8 +53,8 @@ def score(
     with _shown_progress() as progress:
         evaluation = scoring.evaluate(captions.references, captions.candidates, chosen, tokenizer, counted, progress)
     if per_image:
-        with replacing(per_image) as file:
-            file.write(json.dumps(_rows(captions, evaluation), indent=1, ensure_ascii=False).encode())
+        rows = json.dumps(_rows(captions, evaluation), indent=1, ensure_ascii=False)
+        replace_durably(per_image, rows.encode())
     if as_json:
         print(json.dumps(_summary(captions, evaluation, tokenizer), indent=1))
     elif evaluation.scores:
@@ -62,21 +62,27 @@ def score(
     for metric, reason in evaluation.failures.items():
         name_failure(metric, reason)
     if run:
-        usual = tokenizer == "python" and counted is None and not subset
-        _keep(run, split, captions, evaluation, chosen, usual, judges_of(str(references)))
-    # All metrics are the default, and half the world has no Java: it is an error only where somebody asked for them.
+        file = scores_file(run, split)
+        if tokenizer == "python" and counted is None and not subset:
+            by_image = dict(zip(captions.images, captions.candidates, strict=True))
+            add_scores(run, split, by_image, evaluation, chosen, extra_metrics(str(references)))
+            print(f"{file}: has these scores, for prproduct report", file=sys.stderr)
+        else:
+            note = "left as it was: it has scores without --subset, --frequencies and --tokenizer java"
+            print(f"{file}: {note}", file=sys.stderr)
+    # Without --metrics a missing Java is not an error: many machines have none.
     if evaluation.failures and metrics is not None:
         raise typer.Exit(1)
 
 
 def name_failure(metric: str, reason: str, advice: str = "") -> None:
-    """Say on stderr why a metric has no score."""
+    """Print on stderr why a metric has no score."""
     line = f"prproduct: no {metric}: {reason}{f'; {advice}' if advice else ''}"
     Console(stderr=True, soft_wrap=True).print(line, markup=False, highlight=False)
 
 
 def _run_of(results: Path, split: str) -> Path | None:
-    """The run whose captions these are: RESULTS itself, or the folder that has it among its results."""
+    """The folder of the run that `results` belongs to, as that folder or as its captions file; None if to no run."""
     if results.is_dir():
         if not (results / RESULTS / f"captions_{split}_results.json").exists():
             raise InputError(
@@ -90,34 +96,11 @@ def _run_of(results: Path, split: str) -> Path | None:
 
 
 def _read(references: Path, results: Path, split: str, subset: bool) -> Captions:
-    """References of a file, of a folder of `prproduct data captions` or of the small world, with the results."""
+    """References of a file, a folder of `prproduct data captions` or the toy world, matched with the results."""
     if str(references) == WORLD or references.is_dir():
-        images = (World().captions if str(references) == WORLD else prepared.read(references)).of(split)
-        known = {image.id: list(image.references) for image in images}
+        known = {image.id: list(image.references) for image in read_captions(str(references)).of(split)}
         return pair(references, known, results, read_results(results), subset)
     return read_pair(references, results, split, subset)
-
-
-def _keep(
-    run: Path,
-    split: str,
-    captions: Captions,
-    evaluation: scoring.Evaluation,
-    metrics: Sequence[str],
-    usual: bool,
-    judges: Mapping[str, Judge],
-) -> None:
-    """Write a run's scores where `prproduct report` reads them, if they are those of the usual evaluation."""
-    from prproduct.captioning.results import add_scores, scores_file  # loads what training needs, some seconds
-
-    file = scores_file(run, split)
-    if usual:
-        said = dict(zip(captions.images, captions.candidates, strict=True))
-        add_scores(run, split, said, evaluation, metrics, judges)
-        note = "has these scores, for prproduct report"
-    else:
-        note = "left as it was: it has scores without --subset, --frequencies and --tokenizer java"
-    print(f"{file}: {note}", file=sys.stderr)
 
 
 @contextmanager

@@ -1,33 +1,29 @@
-"""Captions in the files that people have: COCO's annotations and results, Karpathy's splits, plain text.
+"""Reading files of captions: COCO's annotations and results, Karpathy's splits, and plain text.
 
-A file that ends in .json is one of the first three, told apart by what is in it; any other is text, a caption a line,
-where line n is image n. Several references stand on one line with tabs between them.
+A file that ends in .json is one of the first three, recognized by its content. Any other file is plain text with one
+image per line, numbered from 1; several references of an image are separated by tabs. Whatever is wrong with a file
+raises an InputError of one line that names the file and the images.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from prproduct.captioning.metrics.fields import (
-    ImageId,
-    caption_of,
-    entries,
-    image_id,
-    json_of,
-    refuse,
-    refuse_repeated,
-    text_of,
-)
 from prproduct.lab.errors import InputError
+from prproduct.lab.files import read_json_value
 
 T = TypeVar("T")
-RESULTS = "results"  # the folder in a run's with its captions and their scores
+ImageId = int | str
+RESULTS = "results"  # the folder inside a run's folder that holds its captions and their scores
+SHOWN = 5  # image ids in an error message
+LARGEST = 4 << 30  # bytes of a JSON file of captions; COCO's annotations have 70 MB
 
 
 class Captions(NamedTuple):
-    """Images in the order of the references' file, and for each its references and its candidate."""
+    """Images in the order of the reference file, and the references and the candidate of each."""
 
     images: list[ImageId]
     references: list[list[str]]
@@ -35,7 +31,7 @@ class Captions(NamedTuple):
 
 
 def read_pair(references_path: Path, results_path: Path, split: str = "test", subset: bool = False) -> Captions:
-    """References and results of the same images; with `subset`, references of images without a result are left out."""
+    """Read references and results of the same images; `subset` leaves out references of images without a result."""
     if (references_path.suffix.lower() == ".json") != (results_path.suffix.lower() == ".json"):
         raise InputError(f"{references_path} and {results_path}: give two .json files, or two of plain text")
     return pair(
@@ -50,22 +46,23 @@ def pair(
     results: dict[ImageId, str],
     subset: bool = False,
 ) -> Captions:
-    """As `read_pair`, of what was read from these places."""
+    """Match references and results by image, as `read_pair` does; the paths are only for error messages."""
     unknown = results.keys() - references.keys()
-    refuse(results_path, "images that the references do not have", unknown, _other_kind(unknown, references))
+    raise_for_images(results_path, "images that the references do not have", unknown, _type_hint(unknown, references))
     if subset:
         references = {image: references[image] for image in references if image in results}
-    advice = " (--subset scores the others)"
-    refuse(results_path, "no caption of images that have references", references.keys() - results.keys(), advice)
-    refuse(references_path, "images without a reference", [image for image in references if not references[image]])
+    missing, hint = references.keys() - results.keys(), " (--subset scores the others)"
+    raise_for_images(results_path, "no caption of images that have references", missing, hint)
+    without = [image for image in references if not references[image]]
+    raise_for_images(references_path, "images without a reference", without)
     return Captions(list(references), list(references.values()), [results[image] for image in references])
 
 
 def read_references(path: Path, split: str = "test") -> dict[ImageId, list[str]]:
-    """The references of each image; `split` tells which images of Karpathy's format to take."""
+    """The references of each image; of a file in Karpathy's format, the images of `split`."""
     if path.suffix.lower() != ".json":
         return {n: [part for part in line.split("\t") if part.strip()] for n, line in enumerate(_lines(path), start=1)}
-    content = json_of(path)
+    content = read_caption_json(path)
     if isinstance(content, list):
         raise InputError(f"{path}: a list of results, where references are expected; the references come first")
     if not isinstance(content, dict) or not {"annotations", "images"} & content.keys():
@@ -73,42 +70,122 @@ def read_references(path: Path, split: str = "test") -> dict[ImageId, list[str]]
             f"{path}: neither COCO's annotations (with 'annotations') nor Karpathy's format (with 'images')"
         )
     if "annotations" not in content:
-        return _karpathy(path, entries(path, content["images"]), split)
-    listed = [image_id(path, entry, "id") for entry in entries(path, content.get("images", []))]
-    refuse_repeated(path, "images listed more than once", listed)
+        return _karpathy(path, object_list(path, content["images"]), split)
+    listed = [image_id_field(path, entry, "id") for entry in object_list(path, content.get("images", []))]
+    raise_for_repeated(path, "images listed more than once", listed)
     images: dict[ImageId, list[str]] = {image: [] for image in listed}
-    for entry in entries(path, content["annotations"]):
-        images.setdefault(image_id(path, entry, "image_id"), []).append(caption_of(path, entry, "caption"))
-    return _some(path, images)
+    for entry in object_list(path, content["annotations"]):
+        images.setdefault(image_id_field(path, entry, "image_id"), []).append(string_field(path, entry, "caption"))
+    return _not_empty(path, images)
 
 
 def read_results(path: Path) -> dict[ImageId, str]:
-    """The one caption of each image."""
+    """The caption of each image."""
     if path.suffix.lower() != ".json":
         return dict(enumerate(_lines(path), start=1))
-    content = json_of(path)
+    content = read_caption_json(path)
     if not isinstance(content, list):
         raise InputError(f'{path}: not COCO\'s results, a list of {{"image_id": …, "caption": …}}')
-    pairs = [(image_id(path, e, "image_id"), caption_of(path, e, "caption")) for e in entries(path, content)]
-    refuse_repeated(path, "more than one caption of images", [image for image, _ in pairs])
-    return _some(path, dict(pairs))
+    pairs = [
+        (image_id_field(path, entry, "image_id"), string_field(path, entry, "caption"))
+        for entry in object_list(path, content)
+    ]
+    raise_for_repeated(path, "more than one caption of images", [image for image, _ in pairs])
+    return _not_empty(path, dict(pairs))
+
+
+def read_text(path: Path) -> str:
+    """The content of a UTF-8 file that is not empty."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not UTF-8 (byte {error.start})") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror or error})") from None
+    if not text.strip():
+        raise InputError(f"{path}: empty; it must have captions")
+    return text
+
+
+def read_caption_json(path: Path) -> Any:
+    """The value of a JSON file, up to the size of the largest caption files."""
+    if path.is_file() and path.stat().st_size == 0:
+        raise InputError(f"{path}: empty; it must have captions")
+    return read_json_value(path, LARGEST)
+
+
+def object_list(path: Path, value: Any) -> list[dict[str, Any]]:
+    """`value`, which must be a list of JSON objects.
+
+    >>> object_list(Path("a.json"), [1])
+    Traceback (most recent call last):
+    prproduct.lab.errors.InputError: a.json: expected a list of objects, found '[1]'
+    """
+    if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in value):
+        raise InputError(f"{path}: expected a list of objects, found {str(value)[:40]!r}")
+    return value
+
+
+def image_id_field(path: Path, entry: dict[str, Any], name: str) -> ImageId:
+    """The image id `entry[name]`, which must be an integer or a string.
+
+    >>> image_id_field(Path("a.json"), {"id": None}, "id")
+    Traceback (most recent call last):
+    prproduct.lab.errors.InputError: a.json: an entry without 'id', a whole number or a string: {'id': None}
+    """
+    value = entry.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise InputError(f"{path}: an entry without {name!r}, a whole number or a string: {str(entry)[:80]}")
+    return value
+
+
+def string_field(path: Path, entry: dict[str, Any], name: str) -> str:
+    """The string `entry[name]`, without lone surrogates, which cannot be encoded as UTF-8.
+
+    >>> string_field(Path("a.json"), {"caption": "A cat."}, "caption")
+    'A cat.'
+    """
+    value = entry.get(name)
+    if not isinstance(value, str):
+        raise InputError(f"{path}: an entry without {name!r}, a string: {str(entry)[:80]}")
+    if not value.isascii() and any("\ud800" <= character <= "\udfff" for character in value):
+        raise InputError(f"{path}: half a character (a lone surrogate) in {value[:80]!a}; write the caption again")
+    return value
+
+
+def raise_for_repeated(path: Path, what: str, images: list[ImageId]) -> None:
+    """Raise InputError that names the images which occur more than once, if there are any."""
+    raise_for_images(path, what, [image for image, count in Counter(images).items() if count > 1])
+
+
+def raise_for_images(path: Path, what: str, images: Collection[ImageId], advice: str = "") -> None:
+    """Raise InputError that says `what` is wrong with `images`, unless there are none.
+
+    >>> raise_for_images(Path("a.json"), "no caption of images", [*range(7)])
+    Traceback (most recent call last):
+    prproduct.lab.errors.InputError: a.json: no caption of images: 0, 1, 2, 3, 4 and 2 more
+    """
+    if images:
+        shown = ", ".join(map(str, sorted(images, key=str)[:SHOWN]))
+        more = f" and {len(images) - SHOWN} more" if len(images) > SHOWN else ""
+        raise InputError(f"{path}: {what}: {shown}{more}{advice}")
 
 
 def _karpathy(path: Path, images: list[dict[str, Any]], split: str) -> dict[ImageId, list[str]]:
     of_split = [entry for entry in images if entry.get("split") == split]
-    ids = [image_id(path, entry, "cocoid" if "cocoid" in entry else "imgid") for entry in of_split]
-    refuse_repeated(path, "images listed more than once", ids)
-    captions = [[_sentence(path, s) for s in entries(path, entry.get("sentences", []))] for entry in of_split]
+    ids = [image_id_field(path, entry, "cocoid" if "cocoid" in entry else "imgid") for entry in of_split]
+    raise_for_repeated(path, "images listed more than once", ids)
+    captions = [[_sentence(path, s) for s in object_list(path, entry.get("sentences", []))] for entry in of_split]
     if images and not of_split:
         splits = ", ".join(sorted({str(entry.get("split")) for entry in images}))
         raise InputError(f"{path}: no image of split {split!r}; there are {splits}")
-    return _some(path, dict(zip(ids, captions, strict=True)))
+    return _not_empty(path, dict(zip(ids, captions, strict=True)))
 
 
 def _sentence(path: Path, entry: dict[str, Any]) -> str:
-    """As it was written, where the file says; else its tokens."""
+    """The sentence as it was written if the entry has it, otherwise its tokens joined by blanks."""
     if "raw" in entry:
-        return caption_of(path, entry, "raw")
+        return string_field(path, entry, "raw")
     tokens = entry.get("tokens")
     if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
         raise InputError(f"{path}: a sentence without 'raw' or 'tokens', a list of strings: {str(entry)[:80]}")
@@ -116,17 +193,17 @@ def _sentence(path: Path, entry: dict[str, Any]) -> str:
 
 
 def _lines(path: Path) -> list[str]:
-    return text_of(path).removesuffix("\n").split("\n")  # no other line breaks: a caption may have a form feed
+    return read_text(path).removesuffix("\n").split("\n")  # not splitlines: a caption may contain a form feed
 
 
-def _some(path: Path, images: dict[ImageId, T]) -> dict[ImageId, T]:
+def _not_empty(path: Path, images: dict[ImageId, T]) -> dict[ImageId, T]:
     if not images:
         raise InputError(f"{path}: no captions in it")
     return images
 
 
-def _other_kind(unknown: Collection[ImageId], references: Collection[ImageId]) -> str:
-    """Advice where 7 and "7" do not meet, which look the same in a list."""
+def _type_hint(unknown: Collection[ImageId], references: Collection[ImageId]) -> str:
+    """A hint for ids that are numbers in one file and strings in the other, which look the same in an error message."""
     known = set(map(str, references))
     if not unknown or not all(str(image) in known for image in unknown):
         return ""

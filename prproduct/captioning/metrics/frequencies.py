@@ -1,8 +1,9 @@
-"""In how many images each n-gram occurs: counted, kept in a file, and read from the file that others keep.
+"""N-grams, and document frequencies: in how many images each n-gram occurs. CIDEr weights n-grams by them.
 
-Over words, or over a vocabulary's token ids written as numbers ("12 7 0"), as training with CIDEr-D as a reward does.
-Ids mean nothing without their vocabulary, so a file remembers which one they came from: with another one, rewards would
-be noise, and nothing else would tell.
+They are counted from captions, saved to an .npz file, or read from the pickle that other projects use. The n-grams are
+of words, or of token ids written as decimal strings ("12 7 0"), which the CIDEr-D reward of training needs. Ids mean
+nothing without their vocabulary, so a file stores the vocabulary's fingerprint: with another vocabulary the rewards
+would be noise, without any error.
 """
 
 from __future__ import annotations
@@ -20,18 +21,30 @@ from typing import Any, cast
 
 import numpy as np
 
-from prproduct.captioning.metrics.ngrams import ORDER, Ngram, count_ngrams
-from prproduct.captioning.metrics.writing import replacing
 from prproduct.lab.errors import InputError
+from prproduct.lab.files import replacing
 
 FORMAT = "prproduct n-gram frequencies 1"
-# What reading an .npz file raises where it is of something else, cut short, or has a byte changed.
+ORDER = 4  # BLEU and CIDEr count n-grams of 1 to 4 words
+# The exceptions of np.load for a file that is not an .npz archive, is truncated, or has changed bytes.
 DAMAGED = (KeyError, IndexError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
+
+Ngram = tuple[str, ...]
+
+
+def count_ngrams(caption: str, order: int = ORDER) -> Counter[Ngram]:
+    """The number of occurrences of each n-gram of 1 to `order` words.
+
+    >>> count_ngrams("a cat a", 2)
+    Counter({('a',): 2, ('cat',): 1, ('a', 'cat'): 1, ('cat', 'a'): 1})
+    """
+    words = caption.split()
+    return Counter(tuple(words[i : i + n]) for n in range(1, order + 1) for i in range(len(words) - n + 1))
 
 
 @dataclass(frozen=True)
 class Frequencies:
-    """In how many of `images` images each n-gram occurs in some reference."""
+    """The number of images, of `images` in total, whose references contain each n-gram."""
 
     counts: Mapping[Ngram, float]
     images: float
@@ -43,7 +56,7 @@ class Frequencies:
 
     @classmethod
     def of(cls, references: Sequence[Sequence[str]], vocabulary: Sequence[str] | None = None) -> Frequencies:
-        """Counted in the references of each image.
+        """Count the n-grams of the references of each image.
 
         >>> Frequencies.of([["a cat", "a cat sits"], ["a dog"]]).counts[("a",)]
         2
@@ -55,23 +68,23 @@ class Frequencies:
 
     @property
     def over_ids(self) -> bool:
-        """Whether these are n-grams of token ids, not of words."""
+        """True if the n-grams are of token ids, not of words."""
         return bool(self.counts) and all(ngram[0].isdecimal() for ngram in self.counts if len(ngram) == 1)
 
     def save(self, path: Path) -> None:
-        """Write to an .npz file: every n-gram as up to four places in a list of words."""
-        places: dict[str, int] = {}
+        """Write to an .npz file, in which an n-gram is up to four indices into a list of words."""
+        indices: dict[str, int] = {}
         rows = np.full((len(self.counts), ORDER), -1, np.int32)
         unwritable = next((word for ngram in self.counts for word in ngram if not word or " " in word), None)
         if unwritable is not None:
             raise InputError(f"n-grams with the word {unwritable!r}; a word has no blanks, and is not empty")
         for row, ngram in zip(rows, self.counts, strict=True):
-            row[: len(ngram)] = [places.setdefault(word, len(places)) for word in ngram]
-        with replacing(path) as file:
+            row[: len(ngram)] = [indices.setdefault(word, len(indices)) for word in ngram]
+        with replacing(path) as temporary, temporary.open("wb") as file:
             np.savez_compressed(
                 file,
                 format=np.array(FORMAT),
-                words=np.frombuffer(" ".join(places).encode(), np.uint8),
+                words=np.frombuffer(" ".join(indices).encode(), np.uint8),
                 ngrams=rows,
                 counts=np.fromiter(self.counts.values(), np.float64, len(self.counts)),
                 images=np.array(self.images, np.float64),
@@ -89,10 +102,10 @@ def fingerprint(vocabulary: Sequence[str]) -> str:
 
 
 def load_frequencies(path: Path, vocabulary: Sequence[str] | None = None) -> Frequencies:
-    """Read what `save` wrote, or a pickle like `coco-train-idxs.p`, from which nothing but plain data is taken.
+    """Read a file of `Frequencies.save`, or a pickle like `coco-train-idxs.p`, without executing anything in it.
 
-    `vocabulary` lists the words of token ids 1, 2, …; a file counted with another one is refused. The pickles hold no
-    fingerprint: of them, the ids must be those of the vocabulary, and most of the vocabulary must occur.
+    `vocabulary` lists the words of token ids 1, 2, …; a file counted with another vocabulary raises InputError. Pickles
+    have no fingerprint: their ids must be ids of the vocabulary, and at least half of its words must occur.
     """
     try:
         read = _read_npz if zipfile.is_zipfile(path) else _read_pickle
@@ -116,7 +129,7 @@ def _read_npz(path: Path) -> Frequencies:
             images, vocabulary = float(file["images"]), str(file["vocabulary"])
         frequencies: dict[Ngram, float] = {}
         lengths = (rows >= 0).sum(axis=1)
-        for n in range(1, ORDER + 1):  # column by column: row by row takes five times as long
+        for n in range(1, ORDER + 1):  # by columns: row by row takes five times as long
             columns = [words[rows[lengths == n, k]].tolist() for k in range(n)]
             frequencies.update(zip(zip(*columns, strict=True), counts[lengths == n].tolist(), strict=True))
     except DAMAGED:
@@ -125,7 +138,7 @@ def _read_npz(path: Path) -> Frequencies:
 
 
 class _PlainUnpickler(pickle.Unpickler):
-    """Takes containers and numbers from a pickle, and calls nothing else that it names."""
+    """Unpickles containers and numbers; any other class or function that the pickle names is an error."""
 
     ADMITTED = {  # noqa: RUF012
         ("collections", "defaultdict"): defaultdict,

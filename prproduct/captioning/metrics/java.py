@@ -1,7 +1,7 @@
-"""METEOR, SPICE and the original tokenizer: the Java programs that come with pycocoevalcap.
+"""What pycocoevalcap bundles: METEOR, SPICE and the original tokenizer as Java programs, and the captions of COCO 2014.
 
-Each runs in a process of its own, started by these functions and ended before they return. Nothing can wait for ever:
-what is written at once goes through `communicate`, METEOR's questions and answers alternate, and error output goes to a
+Each program runs in a process of its own, started by these functions and ended before they return. None can deadlock:
+input that is known beforehand goes through `communicate`, METEOR's requests and answers alternate, and stderr goes to a
 file, not into a pipe that nobody reads.
 """
 
@@ -12,6 +12,7 @@ import json
 import shutil
 import subprocess
 import tempfile
+import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,29 +21,29 @@ from typing import IO
 
 import numpy as np
 
-from prproduct.captioning.metrics.ngrams import Score, check_pairs
+from prproduct.captioning.metrics.ngram_metrics import Score, check_pairs
 from prproduct.captioning.metrics.tokenizer import PUNCTUATION
 from prproduct.lab.errors import InputError
 
 CORENLP = ["stanford-corenlp-3.6.0.jar", "stanford-corenlp-3.6.0-models.jar"]
 UTF8 = ["-Dfile.encoding=UTF-8", "-Dstdout.encoding=UTF-8"]  # whatever the locale
-# SPICE's serializer looks into classes that Java has closed since version 17; older Javas do not know the option.
+# SPICE's serializer uses reflection on classes that are closed since Java 17; older versions do not know the option.
 OPENED = [
     "-XX:+IgnoreUnrecognizedVMOptions",
     *(f"--add-opens=java.base/java.{p}=ALL-UNNAMED" for p in ("lang", "math", "util")),
 ]
 
-NO_REASON = [  # what Java says behind the reason
+NO_REASON = [  # lines that Java prints after the actual error
     "Error: Could not create the Java Virtual Machine.",
     "Error: A fatal exception has occurred. Program will exit.",
 ]
 
 
 def tokenize_java(captions: Sequence[str]) -> list[str]:
-    """What `tokenizer.tokenize_all` does, by the original program."""
+    """Tokenize with the original program; `tokenizer.tokenize_all` does the same without Java."""
     command = [*_java("the java tokenizer", "512m"), "-cp", str(folder_of("tokenizer") / "stanford-corenlp-3.4.1.jar")]
     command += ["edu.stanford.nlp.process.PTBTokenizer", "-preserveLines", "-lowerCase"]
-    # Every kind of line break and blank is one blank: a caption that became two lines would shift all that follow.
+    # All white space becomes single blanks: a caption of two lines would shift all captions after it.
     lines = "".join(" ".join(caption.split()) + "\n" for caption in captions)
     with _starting("the java tokenizer"):
         done = subprocess.run(command, input=lines.encode(), capture_output=True, check=False)
@@ -53,11 +54,11 @@ def tokenize_java(captions: Sequence[str]) -> list[str]:
 
 
 class Meteor:
-    """METEOR 1.5 while a `with` block lasts; it reads its paraphrases for some 15 s first, and takes 1 GB at most."""
+    """A process of METEOR 1.5 inside a `with` block. It takes about 15 s to read its paraphrases, and at most 1 GB."""
 
     def __enter__(self) -> Meteor:
         folder = folder_of("meteor")
-        # The place of the paraphrases is given: METEOR's own guess fails where a folder's name has a blank.
+        # With the path of the paraphrases: METEOR cannot find them itself if the path has a blank.
         command = [*_java("METEOR", "1G"), "-jar", str(folder / "meteor-1.5.jar"), "-", "-", "-stdio"]
         command += ["-l", "en", "-norm", "-a", str(folder / "data" / "paraphrase-en.gz")]
         self._errors: IO[bytes] = tempfile.TemporaryFile()
@@ -78,7 +79,7 @@ class Meteor:
         if kind is not None:
             self._process.kill()
         try:
-            self._process.communicate(timeout=10)  # closes its input, upon which it ends
+            self._process.communicate(timeout=10)  # closes stdin, at which METEOR exits
         except (subprocess.TimeoutExpired, BrokenPipeError):
             self._process.kill()
             self._process.wait()
@@ -93,7 +94,7 @@ class Meteor:
         candidates: Sequence[str],
         progress: Callable[[int], None] = lambda done: None,
     ) -> Score:
-        """METEOR of tokenized candidates; `progress` is called with the number of images done."""
+        """METEOR of tokenized captions; `progress` is called with the number of finished images."""
         check_pairs(references, candidates)
         statistics = []
         for captions, candidate in zip(references, candidates, strict=True):
@@ -127,7 +128,7 @@ class Meteor:
 
 
 def spice(references: Sequence[Sequence[str]], candidates: Sequence[str]) -> Score:
-    """SPICE of tokenized candidates; it needs two libraries that pycocoevalcap has not, and says so."""
+    """SPICE of tokenized captions; without two libraries that pycocoevalcap does not bundle, raises InputError."""
     check_pairs(references, candidates)
     folder = folder_of("spice")
     missing = [name for name in CORENLP if not (folder / "lib" / name).exists()]
@@ -141,16 +142,16 @@ def spice(references: Sequence[Sequence[str]], candidates: Sequence[str]) -> Sco
         for image, (captions, candidate) in enumerate(zip(references, candidates, strict=True))
     ]
     with tempfile.TemporaryDirectory() as scratch:
-        asked, answered = Path(scratch) / "captions.json", Path(scratch) / "scores.json"
-        asked.write_text(json.dumps(rows))
-        command = [*_java("SPICE", "4G"), *OPENED, "-jar", str(folder / "spice-1.0.jar"), str(asked)]
-        command += ["-out", str(answered), "-subset", "-silent"]
+        request, response = Path(scratch) / "captions.json", Path(scratch) / "scores.json"
+        request.write_text(json.dumps(rows))
+        command = [*_java("SPICE", "4G"), *OPENED, "-jar", str(folder / "spice-1.0.jar"), str(request)]
+        command += ["-out", str(response), "-subset", "-silent"]
         with _starting("SPICE"):
             done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
-        if done.returncode != 0 or not answered.exists():
+        if done.returncode != 0 or not response.exists():
             raise InputError(_failure("SPICE", done.stderr))
-        scores = {row["image_id"]: row["scores"]["All"]["f"] for row in json.loads(answered.read_text())}
-    each = np.array([scores[image] for image in range(len(rows))], np.float64)  # NaN for none
+        scores = {row["image_id"]: row["scores"]["All"]["f"] for row in json.loads(response.read_text())}
+    each = np.array([scores[image] for image in range(len(rows))], np.float64)  # NaN where SPICE found no propositions
     return Score(float(each.mean()), each)
 
 
@@ -165,7 +166,7 @@ def _java(purpose: str, memory: str) -> list[str]:
 
 @contextmanager
 def _starting(purpose: str) -> Iterator[None]:
-    """A file named java need not be a program, nor one for this machine."""
+    """Turn an OSError of starting Java, such as a file that is no program of this machine, into an InputError."""
     try:
         yield
     except OSError as error:
@@ -175,7 +176,7 @@ def _starting(purpose: str) -> Iterator[None]:
 
 
 def folder_of(name: str) -> Path:
-    """A folder of pycocoevalcap, which is found without being imported."""
+    """The path of a folder of pycocoevalcap, which is located without being imported."""
     package = importlib.util.find_spec("pycocoevalcap")
     if package is None or not package.submodule_search_locations:
         raise InputError(
@@ -186,9 +187,26 @@ def folder_of(name: str) -> Path:
 
 
 def _failure(program: str, errors: bytes) -> str:
+    """An error message with the line of stderr that names the exception, otherwise its last line."""
     lines = [line.strip() for line in errors.decode(errors="replace").splitlines()]
     lines = [line for line in lines if line and line not in NO_REASON]
     reason = next(
         (line for line in lines if "Exception" in line or "Error" in line), lines[-1] if lines else "no reason given"
     )
     return f"{program} failed in Java: {reason}"
+
+
+def coco_captions(split: str) -> dict[int, list[str]]:
+    """The captions of COCO 2014, "train" (82,783 images) or "val" (40,504), by image id: SPICE's archive has them."""
+    path, name = folder_of("spice") / "spice-1.0.jar", f"coco/annotations/captions_{split}2014.json"
+    try:
+        with zipfile.ZipFile(path) as archive:
+            content = json.loads(archive.read(name))
+    except (OSError, KeyError, zipfile.BadZipFile):
+        raise InputError(
+            f"{path}: no {name} in it; pycocoevalcap 1.2 has one: pip install 'prproduct[captions]'"
+        ) from None
+    captions: dict[int, list[str]] = {image["id"]: [] for image in content["images"]}
+    for annotation in content["annotations"]:
+        captions[annotation["image_id"]].append(annotation["caption"])
+    return captions

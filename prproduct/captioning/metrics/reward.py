@@ -1,14 +1,15 @@
-"""CIDEr-D as a reward: sampled token ids in, scores out, fast enough to cost nothing beside sampling them.
+"""CIDEr-D as a reward: token ids of sampled captions in, scores out, fast enough to cost nothing beside the sampling.
 
-What depends on the references alone is done once: their n-grams are counted over all images, weighted and sorted, and
-kept in flat arrays, in memory and in a file. The end of a caption belongs to it, in references and in samples: without
-it the reward pays for captions that stop in the middle.
+Everything that depends on the references alone is computed once: their n-grams are counted over all images, weighted
+and sorted, and stored in flat arrays, in memory and optionally in a file. The end token is part of a caption, in
+references and in samples; without it, captions that stop in the middle would be rewarded.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -18,19 +19,93 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from prproduct.captioning.metrics.frequencies import DAMAGED, Frequencies
-from prproduct.captioning.metrics.keys import operators
-from prproduct.captioning.metrics.ngrams import ORDER
-from prproduct.captioning.metrics.packed import LARGEST_TOKEN, PackedCaptions
-from prproduct.captioning.metrics.writing import replacing
+from prproduct.captioning.metrics.frequencies import DAMAGED, ORDER, Frequencies
+from prproduct.captioning.metrics.ngram_operators import operators
 from prproduct.lab.errors import InputError
+from prproduct.lab.files import replacing
 
 FORMAT = "prproduct CIDEr-D references 1"
+LARGEST_TOKEN = 2**16 - 2  # an n-gram's 64-bit key holds four token ids, each plus one, of 16 bits
+
+
+@dataclass(frozen=True, eq=False)
+class PackedCaptions:
+    """The captions of many images as token ids in three flat arrays.
+
+    Caption c is tokens[caption_starts[c] : caption_starts[c + 1]]; image i has the captions from image_starts[i] to
+    image_starts[i + 1], exclusive.
+
+    >>> packed = PackedCaptions.pack([[[5, 8], [5]], [[7, 7, 7]]])
+    >>> packed.tokens.tolist(), packed.caption_starts.tolist(), packed.image_starts.tolist()
+    ([5, 8, 5, 7, 7, 7], [0, 2, 3, 6], [0, 2, 3])
+    """
+
+    tokens: NDArray[np.int32]
+    caption_starts: NDArray[np.int64]
+    image_starts: NDArray[np.int64]
+
+    def __post_init__(self) -> None:
+        if self.images < 1:
+            raise InputError("no images; CIDEr-D needs references to count in")
+        if self.tokens.size and not 0 <= self.tokens.min() <= self.tokens.max() <= LARGEST_TOKEN:
+            raise InputError(
+                f"token ids from {self.tokens.min()} to {self.tokens.max()}; 0 to {LARGEST_TOKEN} can be kept"
+            )
+        without = np.flatnonzero(np.diff(self.image_starts) < 1)
+        if len(without):
+            raise InputError(f"image {without[0]} has no captions; give at least one an image")
+
+    @property
+    def images(self) -> int:
+        """Number of images."""
+        return len(self.image_starts) - 1
+
+    @classmethod
+    def pack(cls, images: Sequence[Sequence[Sequence[int]]]) -> PackedCaptions:
+        """Pack the token ids of each caption of each image."""
+        captions = [caption for image in images for caption in image]
+        tokens = [token for caption in captions for token in caption]
+        return cls(
+            np.array(tokens, np.int32), _starts([len(c) for c in captions]), _starts([len(image) for image in images])
+        )
+
+    @classmethod
+    def from_labels(
+        cls, labels: NDArray[np.integer], first: NDArray[np.integer], last: NDArray[np.integer]
+    ) -> PackedCaptions:
+        """Pack the arrays of `cocotalk_label.h5`: zero-padded rows, and the first and last row of each image from 1.
+
+        >>> labels = np.array([[5, 8, 0], [7, 7, 7], [5, 0, 0]])
+        >>> PackedCaptions.from_labels(labels, np.array([1, 3]), np.array([2, 3])).tokens.tolist()
+        [5, 8, 7, 7, 7, 5]
+        """
+        if not len(first) or first.min() < 1 or last.max() > len(labels):
+            raise InputError(
+                f"captions {first.min(initial=1)} to {last.max(initial=0)} of {len(labels)}; they count from 1"
+            )
+        rows = np.concatenate([np.arange(a - 1, b) for a, b in zip(first.tolist(), last.tolist(), strict=True)])
+        used = labels[rows]
+        lengths = np.where((used == 0).any(1), (used == 0).argmax(1), used.shape[1])
+        written = np.arange(used.shape[1]) < lengths[:, None]
+        counts = last.astype(np.int64) - first.astype(np.int64) + 1
+        return cls(used[written].astype(np.int32), _starts(lengths), _starts(counts))
+
+    def fingerprint(self) -> str:
+        """Sixteen hexadecimal digits that change with any token and any boundary."""
+        digest = hashlib.sha256()
+        for array in (self.tokens, self.caption_starts, self.image_starts):
+            digest.update(len(array).to_bytes(8, "little") + np.ascontiguousarray(array).tobytes())
+        return digest.hexdigest()[:16]
+
+
+def _starts(lengths: Sequence[int] | NDArray[np.integer]) -> NDArray[np.int64]:
+    """Offsets (n + 1,) of n consecutive pieces of these lengths."""
+    return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(np.int64)
 
 
 @dataclass(frozen=True, eq=False)
 class CiderReward:
-    """The weighted references of many images, and the scores of samples against them.
+    """The weighted references of many images; called with samples, it returns their CIDEr-D.
 
     >>> reward = CiderReward.of(PackedCaptions.pack([[[1, 2, 3], [1, 2]], [[4, 5, 8]], [[6]]]))
     >>> reward(torch.tensor([[1, 2, 3, 0, 0], [4, 5, 8, 0, 9], [4, 4, 4, 4, 4]]), torch.tensor([0, 1, 2]))
@@ -38,18 +113,18 @@ class CiderReward:
     """
 
     image_starts: NDArray[np.int64]  # (images + 1,)
-    lengths: NDArray[np.int64]  # (captions,), in tokens, the end included
+    lengths: NDArray[np.int64]  # (captions,), in tokens, including the end token
     entry_starts: NDArray[np.int64]  # (captions + 1,)
     keys: NDArray[np.uint64]  # (entries,), the distinct n-grams of each caption, sorted
-    weights: NDArray[np.float64]  # (entries,), count times rarity
+    weights: NDArray[np.float64]  # (entries,), count times rarity, the log inverse document frequency
     norms: NDArray[np.float64]  # (captions, ORDER)
-    table: NDArray[np.uint64]  # (slots,), all n-grams that have been counted
+    table: NDArray[np.uint64]  # (slots,), hash table of all n-grams with a document frequency
     table_rarities: NDArray[np.float64]  # (slots,)
-    rarest: NDArray[np.float64]  # (), the rarity of all others: log(images)
-    eos: NDArray[np.int64]  # ()
+    rarest: NDArray[np.float64]  # (), the rarity of every n-gram outside of the table: log(images)
+    eos: NDArray[np.int64]  # (), the end token
 
     def __post_init__(self) -> None:
-        """Refuse arrays that do not fit together, which a damaged file may hold."""
+        """Raise ValueError for arrays that do not fit together, as those of a damaged file."""
         slots = len(self.table)
         if not (
             _partition(self.image_starts, len(self.lengths))
@@ -58,53 +133,54 @@ class CiderReward:
             and self.norms.shape == (len(self.lengths), ORDER)
             and len(self.weights) == len(self.keys)
             and len(self.table_rarities) == slots > 0 == slots & (slots - 1)
-            and (self.table == 0).any()  # an empty slot, where the search for a key that is not there ends
+            and (self.table == 0).any()  # the search for an absent key ends at an empty slot
         ):
             raise ValueError("arrays that do not belong together")
 
     @classmethod
     def of(cls, captions: PackedCaptions, frequencies: Frequencies | None = None, eos: int = 0) -> CiderReward:
-        """From references without their end, which is added; one that has it already is refused.
+        """Prepare references, given without the end token `eos`, which is appended to each.
 
-        `frequencies` are over token ids, ends included; without them n-grams are counted in these references.
+        `frequencies` are over token ids, with end tokens; without them n-grams are counted in these references.
         """
         if not 0 <= eos <= LARGEST_TOKEN:
             raise InputError(f"captions that end in {eos}; an end is a token id from 0 to {LARGEST_TOKEN}")
         if (captions.tokens == eos).any():
             raise InputError(f"references with their end ({eos}) in them; give them without it, it is added")
         tokens, starts = _with_end(captions, eos)
-        counted, counts, images = _count(tokens, starts, captions) if frequencies is None else _from(frequencies)
+        keys, counts, images = _count(tokens, starts, captions) if frequencies is None else _keys_of(frequencies)
         rarest = math.log(images)
         rarities = rarest - np.log(np.maximum(1.0, counts))
-        table, table_rarities = operators().ngram_table(_tensor(counted), _tensor(rarities))
-        entry_starts, keys, weights, norms = operators().weigh_captions(
+        table, table_rarities = operators().ngram_table(_tensor(keys), _tensor(rarities))
+        entry_starts, entry_keys, weights, norms = operators().weigh_captions(
             _tensor(tokens), _tensor(starts), table, table_rarities, rarest
         )
-        # Copies, since NumPy asks the system for huge pages and torch does not: a batch takes a sixth less time.
+        # Copied since NumPy allocates huge pages and torch does not: a batch takes a sixth less time.
         return cls(
-            captions.image_starts, np.diff(starts), entry_starts.numpy(), _as_keys(keys).copy(), weights.numpy().copy(),
-            norms.numpy(), _as_keys(table).copy(), table_rarities.numpy().copy(), np.array(rarest), np.array(eos),
+            captions.image_starts, np.diff(starts), entry_starts.numpy(), _as_keys(entry_keys).copy(),
+            weights.numpy().copy(), norms.numpy(), _as_keys(table).copy(), table_rarities.numpy().copy(),
+            np.array(rarest), np.array(eos),
         )  # fmt: skip
 
     @classmethod
     def cached(
         cls, path: Path, captions: PackedCaptions, frequencies: Frequencies | None = None, eos: int = 0
     ) -> CiderReward:
-        """Read from `path` if that was made from the same captions and frequencies; else made, and written there."""
+        """The reward stored at `path` if it was made from the same arguments; otherwise make it, and store it there."""
         fingerprint = _fingerprint(captions, frequencies, eos)
         reward = _read(path, fingerprint)
         if reward is None:
             reward = cls.of(captions, frequencies, eos)
             arrays = {field.name: getattr(reward, field.name) for field in fields(reward)}
-            with replacing(path) as file:
+            with replacing(path) as temporary, temporary.open("wb") as file:
                 np.savez(file, format=np.array(FORMAT), fingerprint=np.array(fingerprint), **arrays)
         return reward
 
     def __call__(self, samples: Tensor, rows: Tensor) -> Tensor:
-        """The score (batch,) in float64, on the samples' device, of samples (batch, length) for images `rows` (batch,).
+        """CIDEr-D (batch,) in float64, on the samples' device, of samples (batch, length) for images `rows` (batch,).
 
-        A sample ends with its first `eos`; what stands behind it does not count. One without any was cut off, and gets
-        no end. `rows` are places in the captions that this was made from, from 0.
+        A sample ends with its first `eos`, and the tokens after it are ignored; a sample without `eos` was truncated,
+        and no end token is added to it. `rows` are indices, from 0, into the images of the references.
         """
         if samples.ndim != 2 or rows.shape != samples.shape[:1]:
             raise ValueError(
@@ -113,22 +189,23 @@ class CiderReward:
         for what, tensor in (("samples", samples), ("rows", rows)):
             if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
                 raise TypeError(f"{what} of {tensor.dtype}; they must be of integers, such as torch.int64")
-        tokens, places = (t.detach().to("cpu", torch.int64).contiguous() for t in (samples, rows))
+        tokens, images = (t.detach().to("cpu", torch.int64).contiguous() for t in (samples, rows))
         _check_range("token ids", tokens, LARGEST_TOKEN)
-        _check_range("rows", places, len(self.image_starts) - 2)
+        _check_range("rows", images, len(self.image_starts) - 2)
         references = (self.image_starts, self.lengths, self.entry_starts, self.keys, self.weights, self.norms)
         table, table_rarities, *weighted = map(_tensor, (self.table, self.table_rarities, *references))
         rarest, eos = float(self.rarest), int(self.eos)
-        scores: Tensor = operators().score_samples(tokens, places, eos, table, table_rarities, rarest, *weighted)
+        scores: Tensor = operators().score_samples(tokens, images, eos, table, table_rarities, rarest, *weighted)
         return scores.to(samples.device)
 
     @property
     def nbytes(self) -> int:
-        """How much memory the references take."""
+        """Size of the prepared references in bytes."""
         return sum(getattr(self, field.name).nbytes for field in fields(self))
 
 
 def _partition(starts: NDArray[np.int64], size: int) -> bool:
+    """True if `starts` are ascending offsets from 0 to `size`."""
     return bool(len(starts) and starts[0] == 0 and starts[-1] == size and (np.diff(starts) >= 0).all())
 
 
@@ -144,7 +221,7 @@ def _count(
     return *np.unique(_as_keys(distinct), return_counts=True), captions.images
 
 
-def _from(frequencies: Frequencies) -> tuple[NDArray[np.uint64], NDArray[np.float64], float]:
+def _keys_of(frequencies: Frequencies) -> tuple[NDArray[np.uint64], NDArray[np.float64], float]:
     keys = np.empty(len(frequencies.counts), np.uint64)
     for k, ngram in enumerate(frequencies.counts):
         key = 0
@@ -161,7 +238,7 @@ def _from(frequencies: Frequencies) -> tuple[NDArray[np.uint64], NDArray[np.floa
 def _fingerprint(captions: PackedCaptions, frequencies: Frequencies | None, eos: int) -> str:
     parts = [captions.fingerprint(), str(eos)]
     if frequencies is not None:
-        keys, counts, images = _from(frequencies)
+        keys, counts, images = _keys_of(frequencies)
         order = np.argsort(keys)
         digest = hashlib.sha256(keys[order].tobytes() + counts[order].tobytes()).hexdigest()
         parts += [digest, str(float(images)), frequencies.vocabulary]
@@ -169,7 +246,7 @@ def _fingerprint(captions: PackedCaptions, frequencies: Frequencies | None, eos:
 
 
 def _read(path: Path, fingerprint: str) -> CiderReward | None:
-    """None where there is no such file, or it belongs to other captions, was cut short or damaged."""
+    """The reward stored at `path`; None if there is none, or it is of other captions, truncated or damaged."""
     try:
         content = path.open("rb")
     except FileNotFoundError:
@@ -181,7 +258,7 @@ def _read(path: Path, fingerprint: str) -> CiderReward | None:
             if str(file["format"]) != FORMAT or str(file["fingerprint"]) != fingerprint:
                 return None
             return CiderReward(**{field.name: file[field.name] for field in fields(CiderReward)})
-    except (OSError, *DAMAGED):  # an OSError where a changed byte leads to a place before the file's beginning
+    except (OSError, *DAMAGED):  # OSError: a changed byte made an offset negative
         return None
 
 
@@ -193,7 +270,7 @@ def _check_range(what: str, values: Tensor, largest: int) -> None:
 
 
 def _tensor(array: NDArray[Any]) -> Tensor:
-    """As the operators take it: keys and all integers are int64. A copy where it must be one, or may not be written."""
+    """The tensor that operators take: int64 for keys and integers, else float64; a copy only if necessary."""
     array = array.view(np.int64) if array.dtype == np.uint64 else array
     dtype = np.int64 if array.dtype.kind in "iu" else np.float64
     return torch.from_numpy(np.require(array, dtype, ["C", "W"]))

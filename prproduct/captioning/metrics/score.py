@@ -1,28 +1,25 @@
-"""An evaluation as COCO's: captions tokenized, then every metric that was asked for."""
+"""The COCO evaluation: tokenize captions, then compute the chosen metrics."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from prproduct.captioning.metrics.bleu import bleu
-from prproduct.captioning.metrics.cider import cider_d
 from prproduct.captioning.metrics.frequencies import Frequencies
 from prproduct.captioning.metrics.java import Meteor, spice, tokenize_java
-from prproduct.captioning.metrics.ngrams import Score, check_pairs
-from prproduct.captioning.metrics.rouge import rouge_l
+from prproduct.captioning.metrics.ngram_metrics import Score, bleu, check_pairs, cider_d, rouge_l
 from prproduct.captioning.metrics.tokenizer import tokenize_all
 from prproduct.lab.errors import InputError
 
 METRICS = ("bleu", "meteor", "rouge-l", "cider", "spice")
 TOKENIZERS = {"python": tokenize_all, "java": tokenize_java}
 
-Progress = Callable[[str, int, int], None]  # what is done, how many images of how many
+Progress = Callable[[str, int, int], None]  # called with the current step, finished images, all images
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The scores, by the names that the COCO evaluation gives them, and why some metrics have none."""
+    """Scores by their names in the COCO evaluation, and for each metric that failed the reason."""
 
     scores: dict[str, Score] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
@@ -36,9 +33,9 @@ def evaluate(
     frequencies: Frequencies | None = None,
     progress: Progress = lambda step, done, total: None,
 ) -> Evaluation:
-    """Score captions as they were written, each with its own references.
+    """Score untokenized captions, `candidates[i]` against the list `references[i]`.
 
-    A metric whose Java program cannot run is left out, with the reason among `failures`.
+    A metric whose Java program cannot run has no score; `failures` has the reason.
 
     >>> evaluation = evaluate([["A cat sits.", "The cat sat."], ["Dogs!"]], ["a cat sat", "dogs"], ["bleu", "rouge-l"])
     >>> {name: round(score.total, 3) for name, score in evaluation.scores.items()}

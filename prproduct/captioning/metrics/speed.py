@@ -1,4 +1,4 @@
-"""How long a batch of rewards takes, ours and pycocoevalcap's, on the same captions of COCO."""
+"""Time of a batch of CIDEr-D rewards, ours and pycocoevalcap's, on the same captions of COCO (`prproduct bench`)."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from prproduct.captioning.metrics.bundled import coco_captions
-from prproduct.captioning.metrics.packed import PackedCaptions
-from prproduct.captioning.metrics.reward import CiderReward
+from prproduct.captioning.metrics.java import coco_captions
+from prproduct.captioning.metrics.reward import CiderReward, PackedCaptions
 from prproduct.captioning.metrics.tokenizer import tokenize_all
 
 TokenIds = list[int]
 
 
 class RewardSpeed(NamedTuple):
-    """Medians in seconds for one batch."""
+    """Median seconds for one batch of `captions` captions."""
 
     captions: int
     ours: float
@@ -29,12 +28,12 @@ class RewardSpeed(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        """How many times as long pycocoevalcap takes."""
+        """Time of pycocoevalcap divided by ours."""
         return self.theirs / self.ours
 
 
 def measure_reward(images: int = 64, samples: int = 6, length: int = 16, repeats: int = 5) -> RewardSpeed:
-    """Score `samples` captions for each of `images` images, with five references each, in both ways."""
+    """Time both implementations on `samples` captions of each of `images` images, with five references each."""
     ours, theirs = reward_calls(images, samples, length)
     ours()  # loads the compiled library
     return RewardSpeed(images * samples, _median_time(ours, repeats * 4), _median_time(theirs, repeats))
@@ -43,7 +42,7 @@ def measure_reward(images: int = 64, samples: int = 6, length: int = 16, repeats
 def reward_calls(
     images: int = 64, samples: int = 6, length: int = 16
 ) -> tuple[Callable[[], object], Callable[[], object]]:
-    """Two calls that score the same batch, ours and pycocoevalcap's, each from what it likes best."""
+    """Two functions that score the same batch, ours and pycocoevalcap's, with the input of each prepared."""
     references = to_ids(list(coco_captions("val").values())[:2000])
     reward = CiderReward.of(PackedCaptions.pack(references))
     batch, rows = spliced_samples(references, images, samples, length)
@@ -51,10 +50,10 @@ def reward_calls(
 
 
 def to_ids(images: Sequence[Sequence[str]]) -> list[list[TokenIds]]:
-    """Captions as token ids from 1, in a vocabulary of their own."""
-    places: dict[str, int] = {}
+    """Captions as token ids, numbered from 1 in the order of their first occurrence."""
+    ids: dict[str, int] = {}
     return [
-        [[places.setdefault(word, len(places) + 1) for word in caption.split()] for caption in tokenize_all(captions)]
+        [[ids.setdefault(word, len(ids) + 1) for word in caption.split()] for caption in tokenize_all(captions)]
         for captions in images
     ]
 
@@ -62,7 +61,7 @@ def to_ids(images: Sequence[Sequence[str]]) -> list[list[TokenIds]]:
 def spliced_samples(
     references: Sequence[Sequence[TokenIds]], images: int, samples: int, length: int, seed: int = 0
 ) -> tuple[Tensor, Tensor]:
-    """Captions (images · samples, length) half right, as a model's: one image's beginning, another's end."""
+    """Half right captions (images · samples, length), each of parts of two references, and the image of each."""
     chance = random.Random(seed)
     rows = np.repeat(chance.sample(range(len(references)), images), samples)
     batch = np.zeros((len(rows), length), np.int64)
@@ -76,14 +75,14 @@ def spliced_samples(
 def pycocoevalcap_reward(
     references: Sequence[Sequence[TokenIds]], batch: Tensor, rows: Tensor
 ) -> Callable[[], tuple[float, object]]:
-    """A call that scores the batch with pycocoevalcap's CIDEr, from strings that are ready."""
+    """A function that scores the batch with pycocoevalcap's CIDEr; the strings are prepared beforehand."""
     from pycocoevalcap.cider.cider import Cider
 
-    def ended(ids: Sequence[int]) -> str:
+    def with_end(ids: Sequence[int]) -> str:
         return " ".join(map(str, [*ids, 0]))
 
-    gts = {b: [ended(caption) for caption in references[row]] for b, row in enumerate(rows.tolist())}
-    res = {b: [ended(sample[: sample.index(0)])] for b, sample in enumerate(batch.tolist())}
+    gts = {b: [with_end(caption) for caption in references[row]] for b, row in enumerate(rows.tolist())}
+    res = {b: [with_end(sample[: sample.index(0)])] for b, sample in enumerate(batch.tolist())}
     return lambda: Cider().compute_score(gts, res)
 
 

@@ -1,10 +1,11 @@
-"""The tokens that the COCO evaluation makes of a caption, without Java.
+"""The tokens of a caption as the COCO evaluation has them, without Java.
 
-It runs the Penn Treebank tokenizer of Stanford CoreNLP 3.4.1, in lower case, and drops punctuation. The rules here are
-our own, tried against that program; on COCO's captions both agree (docs/metrics.md has the count and the rest).
+The evaluation runs the Penn Treebank tokenizer of Stanford CoreNLP 3.4.1, in lower case, and drops punctuation. The
+rules of this module were written by comparing with that program; on COCO's captions both agree (docs/metrics.md has
+the counts and the known differences).
 
-At each place the longest token that some rule allows is taken. A caption is cut at blanks first, since few tokens reach
-over one, and what was made of a piece is kept: captions repeat themselves.
+At each position the longest match of any rule becomes a token. A caption is first split at blanks, which few tokens
+contain, and the tokens of each piece are cached, since pieces repeat.
 """
 
 from __future__ import annotations
@@ -13,9 +14,7 @@ import re
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
-from prproduct.captioning.metrics import abbreviations
-
-# What the COCO evaluation drops. Brackets become -lrb-, which is none of these: its list has capitals. !! stays too.
+# The tokens that the COCO evaluation drops. Brackets are kept as -lrb-, since its list has -LRB- only; so is !!.
 PUNCTUATION = frozenset(["''", "'", "``", "`", ".", "?", "!", ",", ":", "-", "--", "...", ";"])
 
 SPLIT = {  # words that are two tokens
@@ -27,7 +26,7 @@ REPLACED = {
     **{"¢": "cents", "£": "#", "€": "$", "¼": "1/4", "½": "1/2", "¾": "3/4", "⅓": "1/3", "⅔": "2/3"},
 }
 ENTITIES = {"&amp;": "&", "&lt;": "<", "&gt;": ">", "&quot;": '"', "&apos;": "'", "&nbsp;": " "}
-# Quotation marks, dashes and ellipses are dropped, so any will do.
+# Quotation marks, dashes and ellipses are dropped later, so their kind does not matter.
 CHARACTERS = str.maketrans(
     {
         **dict.fromkeys("–—―…\u00a0\u200b", " "),
@@ -37,6 +36,32 @@ CHARACTERS = str.maketrans(
     }
 )
 
+# Words that keep their full stop, determined by giving 44,000 words to the original tokenizer.
+_ABBREVIATIONS_ANY_CASE = (
+    "adj|adm|adv|al|ala|alex|apr|ariz|assn|assoc|aug|ave|bhd|bldg|blvd|bros|calif|capt|cf|"
+    "cie|cmdr|co|col|colo|conn|corp|cos|cpl|ct|dak|dec|dept|det|dr|drs|elec|ens|esq|est|"
+    "etc|ext|feb|fla|fri|ft|ga|gen|gov|hon|inc|ind|intl|jan|jos|jr|jul|jun|kan|kans|ky|"
+    "lt|ltd|maj|mar|md|messrs|mich|minn|mme|mo|mon|mont|mr|mrs|ms|mt|natl|neb|nev|nov|oct|"
+    "okla|penn|pfc|ph|plc|prof|pvt|rd|rep|rev|rt|sen|sep|sept|seq|sfc|sgt|spc|sq|sr|st|"
+    "ste|sys|tel|tenn|thu|thurs|tue|tues|univ|va|vs|vt|wed|wis|wm|wyo|ph[.]d"
+)
+# "Miss." and "MISS.", but not "miss."; "mfg." and "Mfg.", but not "MFG."
+_ABBREVIATIONS_SOME_CASES = (
+    "Ark|Az|Del|Ill|La|Mass|Miss|Ore|Pa|Tex|Wash|ARK|AZ|DEL|ILL|LA|MASS|MISS|ORE|PA|TEX|"
+    "WASH|mfg|mtg|pte|pty|Mfg|Mtg|Pte|Pty"
+)
+_ABBREVIATIONS = f"(?i:{_ABBREVIATIONS_ANY_CASE})|{_ABBREVIATIONS_SOME_CASES}"
+_ABBREVIATIONS_BEFORE_NUMBERS = "(?i:art|ca|fig|figs|no|nos|op|pp|prop)"
+
+# Capitalized words that begin a sentence after a single letter and a full stop.
+_SENTENCE_STARTS = (
+    "A|A(?i:bout)|A(?i:ccording)|A(?i:fter)|A(?i:n)|A(?i:s)|A(?i:t)|B(?i:ut)|E(?i:arlier)|H(?i:e)|"
+    "H(?i:er)|H(?i:ere)|H(?i:owever)|I(?i:f)|I(?i:n)|I(?i:t)|L(?i:ast)|M(?i:any)|M(?i:ore)|N(?i:ow)|"
+    "O(?i:nce)|O(?i:ne)|O(?i:ther)|O(?i:ur)|S(?i:he)|S(?i:ince)|S(?i:o)|S(?i:ome)|S(?i:uch)|"
+    "T(?i:hat)|T(?i:he)|T(?i:heir)|T(?i:hen)|T(?i:here)|T(?i:hese)|T(?i:hey)|T(?i:his)|W(?i:e)|"
+    "W(?i:hat)|W(?i:hen)|W(?i:hile)|Y(?i:et)|Y(?i:ou)"
+)
+
 _L, _A = r"[^\W\d_]", r"[^\W_]"  # a letter; a letter or digit
 _L = rf"(?:{_L}[\u0300-\u036f]*)"  # with its accents
 _WORD = rf"{_L}(?:{_L}|\d)*(?:[.!?]{_L}(?:{_L}|\d)*)*"
@@ -44,15 +69,15 @@ _HYPHENATED = rf"{_A}(?:{_A}|[.,])*(?:-{_A}+)+"
 _NUMBER = r"[-+]?(?:\d*(?:[.:,]\d+)+|\d+)"
 _AUXILIARY = r"(?i:'(?:[msd]|re|ve|ll))(?![^\W\d_])"
 _HOST = rf"(?:{_L}[\w-]*\.)+"
-_SIDE = r"[A-Za-z0-9]+(?:-[A-Za-z]+)*"  # of a slash
+_SIDE = r"[A-Za-z0-9]+(?:-[A-Za-z]+)*"  # left or right of a slash
 _END = r"(?![^\W_])"  # no letter or digit follows
 
-# The longest match wins, and of equals the first. Where a rule has a group, the token is the group, and what follows
-# it in the rule only counts for the length.
+# The longest match wins, and of equally long ones the first rule. If a rule has a group, the token is the group; the
+# rest of the match only counts for its length.
 RULES = [
     re.compile(rule)
     for rule in (
-        # before other letters: n't and its host, 's and its kind, words with an apostrophe of their own
+        # contractions: the word before n't, n't, 's and the like; words that contain an apostrophe
         r"([A-Za-z]*(?![nN])[A-Za-z])[nN]'[tT]",
         r"[nN]'[tT][^\W\d]*",
         _AUXILIARY,
@@ -64,7 +89,7 @@ RULES = [
         rf"{_L}+[aeiouyAEIOUY]'[aeiouA-Z]{_L}*|[AHNn]'{_L}{{2,}}",
         r"[lLdDjJ]'|[yY]'(?=[^\W\d_])",
         rf"(?i:gonna|gotta|lemme|gimme|wanna|cannot){_END}",
-        # words and numbers; a full stop before , ; : belongs to what stands before it
+        # words and numbers; a full stop before , ; : belongs to the word before it
         rf"((?:{_WORD}|{_A}+|{_HYPHENATED})\.)[,;:]",
         _WORD,
         rf"{_A}+(?:_+{_A}+)*",
@@ -77,7 +102,7 @@ RULES = [
         r"(?:\(\d{3}\)|\d{3})[ -]?\d{3}-\d{4}",
         rf"'\d\d(?:[sS]{_END}|$)",
         # abbreviations
-        rf"(?:{abbreviations.ALWAYS})\.",
+        rf"(?:{_ABBREVIATIONS})\.",
         r"[A-Za-z](?:\.[A-Za-z])*\.",
         # addresses
         r"https?://\S*[\w/]",
@@ -93,14 +118,14 @@ RULES = [
         r"\S",
     )
 ]
-BEFORE_NUMBERS = re.compile(rf"(?:{abbreviations.BEFORE_NUMBERS})\.(?=\d|$)")
+BEFORE_NUMBERS = re.compile(rf"(?:{_ABBREVIATIONS_BEFORE_NUMBERS})\.(?=\d|$)")
 # Pieces between blanks; two kinds of numbers have a blank inside.
 PIECE = re.compile(r"(?:\d{1,4} \d{1,4}/\d{1,4}|(?:\(\d{3}\)|\d{3}) \d{3}-\d{4}|\S)+")
-SENTENCE_START = re.compile(abbreviations.SENTENCE_STARTS)
+SENTENCE_START = re.compile(_SENTENCE_STARTS)
 
 
 def tokenize(caption: str) -> str:
-    """The tokens of a caption, in lower case, without punctuation, with single blanks between them.
+    """The tokens of a caption in lower case, without punctuation, joined by single blanks.
 
     >>> tokenize("A man's dog (a T-shirt on it) doesn't cross 5th Ave., at 4:15pm!")
     "a man 's dog -lrb- a t-shirt on it -rrb- does n't cross 5th ave. at 4:15 pm"
@@ -109,10 +134,10 @@ def tokenize(caption: str) -> str:
 
 
 def tokenize_all(captions: Sequence[str]) -> list[str]:
-    """The tokens of captions that stand in this order in an evaluation.
+    """The tokens of captions that are evaluated together, in this order.
 
-    The original reads them as one text, so a caption that ends in a single letter takes its full stop for the end of a
-    sentence or not by the word that the next caption begins with.
+    The original tokenizer reads them as one text. If a caption ends in a single letter and a full stop, the first word
+    of the next caption decides whether the full stop is part of the letter's token or ends a sentence.
 
     >>> tokenize_all(["The letter K.", "A cat.", "The letter K.", "Cats."])
     ['the letter k', 'a cat', 'the letter k.', 'cats']
@@ -123,7 +148,7 @@ def tokenize_all(captions: Sequence[str]) -> list[str]:
 
 
 def _pieces(caption: str) -> list[str]:
-    """A caption cut at blanks, its entities and marks resolved."""
+    """A caption split at blanks, with HTML entities and typographic characters replaced."""
     if not caption.isascii() or '"' in caption or "&" in caption:
         for entity, character in ENTITIES.items():
             caption = caption.replace(entity, character)
@@ -139,7 +164,7 @@ def _tokenize(pieces: list[str], following: str) -> Iterator[str]:
 
 @lru_cache(maxsize=1 << 17)
 def _tokens(piece: str, before_number: bool, before_sentence: bool) -> tuple[str, ...]:
-    """The tokens of a piece without blanks, and whether a number or the beginning of a sentence follows it."""
+    """The tokens of a piece, given whether a number or the beginning of a sentence follows the piece."""
     tokens = []
     at = 0
     while at < len(piece):
@@ -150,15 +175,15 @@ def _tokens(piece: str, before_number: bool, before_sentence: bool) -> tuple[str
             end = number.end()
         if before_sentence and end == len(piece) and end - at == 2 and piece[at].isalpha():
             end = at + 1  # "a. The": the full stop ends a sentence
-        tokens += _written(piece[at:end])
+        tokens += _normalized(piece[at:end])
         at = end
         while at < len(piece) and piece[at].isspace():
             at += 1
     return tuple(token for token in tokens if token not in PUNCTUATION)
 
 
-def _written(token: str) -> list[str]:
-    """How a token is written: in lower case, some in two parts, brackets by name."""
+def _normalized(token: str) -> list[str]:
+    """The output tokens of a matched token: in lower case, some split in two, brackets by name."""
     token = token.lower()
     if token in SPLIT:
         return SPLIT[token].split()

@@ -1,1 +1,1 @@
-"""What a trained captioner is for: captions of a person's own pictures, or of a whole split."""
+"""Applying trained captioners (`prproduct caption`); imports no training code and no toy world."""

@@ -1,4 +1,4 @@
-"""Where each word looked, drawn over the picture: fog lies over the rest."""
+"""The attention of each word drawn over the picture: regions with little attention are covered by grey."""
 
 from __future__ import annotations
 
@@ -11,21 +11,22 @@ from matplotlib import font_manager
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from prproduct.captioning.describing import Description
+from prproduct.captioning.inference import GeneratedCaption
 from prproduct.lab.errors import InputError
 
-# Of middle grey: darkness cannot be seen over a picture of the night, nor light over one of snow.
-FOG, THICKEST = 110, 0.9
-WIDTH, TILE, NARROWEST, GAP, LINE, LETTERS = 1464, 230, 120, 12, 30, 19  # pixels; a word needs the narrowest tile
+# Middle grey: black would not be visible over a night picture, nor white over snow.
+GREY, MOST_OPAQUE = 110, 0.9
+# Pixels: of the figure, of a picture's longer side, of the narrowest tile that a word fits below, …
+WIDTH, TILE, NARROWEST, GAP, LINE, FONT_SIZE = 1464, 230, 120, 12, 30, 19
 
 
-def shades(attention: NDArray[np.float32]) -> list[Image.Image]:
-    """For each word a picture of a pixel a region, grey, and the more opaque the less the word looked there.
+def overlays(attention: NDArray[np.float32]) -> list[Image.Image]:
+    """A grey picture with alpha for each word, one pixel per region, more opaque for less attention (words, regions).
 
-    The region that it looked at most is clear, so that one that looked everywhere alike leaves everything as it is.
-    Regions are a square grid, row by row, as encoders give them.
+    The region with the most attention is transparent, so uniform attention covers nothing. Regions are a square grid in
+    row-major order, as encoders return them.
 
-    >>> [(shade.size, shade.getpixel((0, 1))) for shade in shades(np.array([[0.1, 0.3, 0.6, 0.0]], np.float32))]
+    >>> [(overlay.size, overlay.getpixel((0, 1))) for overlay in overlays(np.array([[0.1, 0.3, 0.6, 0.0]], np.float32))]
     [((2, 2), (110, 0))]
     """
     words, regions = attention.shape
@@ -33,21 +34,21 @@ def shades(attention: NDArray[np.float32]) -> list[Image.Image]:
     if side * side != regions:
         raise InputError(f"attention over {regions} regions, which are no square grid; it cannot be drawn")
     most = attention.max(1, initial=1e-12)[:, None]
-    opacity = np.rint(255 * THICKEST * (1 - attention / most)).astype(np.uint8).reshape(words, side, side)
-    return [Image.fromarray(np.stack([np.full_like(one, FOG), one], -1)) for one in opacity]
+    opacity = np.rint(255 * MOST_OPAQUE * (1 - attention / most)).astype(np.uint8).reshape(words, side, side)
+    return [Image.fromarray(np.stack([np.full_like(one, GREY), one], -1)) for one in opacity]
 
 
-def shaded(image: Image.Image, shade: Image.Image) -> Image.Image:
-    """The picture behind a shade that is stretched over it."""
-    stretched = shade.getchannel("A").resize(image.size, Image.Resampling.BILINEAR)
-    return Image.composite(Image.new("RGB", image.size, (FOG,) * 3), image.convert("RGB"), stretched)
+def covered(image: Image.Image, overlay: Image.Image) -> Image.Image:
+    """The picture with an overlay stretched over it."""
+    stretched = overlay.getchannel("A").resize(image.size, Image.Resampling.BILINEAR)
+    return Image.composite(Image.new("RGB", image.size, (GREY,) * 3), image.convert("RGB"), stretched)
 
 
-def draw(image: Image.Image, said: Sequence[tuple[str, Description]]) -> Image.Image:
-    """The picture, and for each label the caption and the picture as each of its words saw it."""
+def draw(image: Image.Image, captions: Sequence[tuple[str, GeneratedCaption]]) -> Image.Image:
+    """A figure with, for each label, the caption, the picture, and the picture with each word's attention."""
     scale = TILE / max(image.size)
     small = image.convert("RGB").resize([max(1, round(scale * side)) for side in image.size], Image.Resampling.LANCZOS)
-    blocks = [_block(small, label, description) for label, description in said]
+    blocks = [_block(small, label, caption) for label, caption in captions]
     figure = Image.new("RGB", (WIDTH, sum(block.height for block in blocks) + GAP), "white")
     top = 0
     for block in blocks:
@@ -56,10 +57,11 @@ def draw(image: Image.Image, said: Sequence[tuple[str, Description]]) -> Image.I
     return figure
 
 
-def _block(small: Image.Image, label: str, description: Description) -> Image.Image:
-    lines = _wrapped(f"{label}: {description.caption or '(no words)'}", WIDTH - 2 * GAP)
+def _block(small: Image.Image, label: str, caption: GeneratedCaption) -> Image.Image:
+    """The part of the figure for one caption."""
+    lines = _wrapped(f"{label}: {caption.caption or '(no words)'}", WIDTH - 2 * GAP)
     tiles = [("", small)]
-    tiles += [(w, shaded(small, s)) for w, s in zip(description.words, shades(description.attention), strict=True)]
+    tiles += [(word, covered(small, o)) for word, o in zip(caption.words, overlays(caption.attention), strict=True)]
     cell, row = max(small.width, NARROWEST) + GAP, small.height + LINE + GAP
     columns = (WIDTH - GAP) // cell
     height = GAP + LINE * len(lines) + GAP + row * -(-len(tiles) // columns)
@@ -77,6 +79,7 @@ def _block(small: Image.Image, label: str, description: Description) -> Image.Im
 
 
 def _wrapped(text: str, width: int) -> list[str]:
+    """Lines of at most `width` pixels, broken at blanks."""
     lines: list[str] = []
     for word in text.split(" "):
         longer = f"{lines[-1]} {word}" if lines else word
@@ -89,5 +92,5 @@ def _wrapped(text: str, width: int) -> list[str]:
 
 @lru_cache
 def _font() -> ImageFont.FreeTypeFont:
-    """Matplotlib's font, which has the letters of most languages; Pillow's own has those of a few."""
-    return ImageFont.truetype(font_manager.findfont("DejaVu Sans"), LETTERS)
+    """Matplotlib's font, which has the letters of more languages than Pillow's default font."""
+    return ImageFont.truetype(font_manager.findfont("DejaVu Sans"), FONT_SIZE)

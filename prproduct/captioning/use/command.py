@@ -1,7 +1,8 @@
-"""`prproduct caption`."""
+"""The command `prproduct caption`: captions of a user's pictures, or of a whole split in COCO's format."""
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -12,24 +13,25 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from prproduct.captioning.data import features, pictures, prepared
+from prproduct.captioning.data import features, prepared
+from prproduct.captioning.data.features import Features, normalized_id
+from prproduct.captioning.data.pictures import Picture, list_all
 from prproduct.captioning.data.prepared import SPLITS
-from prproduct.captioning.describing import Search
-from prproduct.captioning.material import material_of
-from prproduct.captioning.metrics.writing import replacing
+from prproduct.captioning.dataset import check_features, check_fits, check_ids, open_dataset
+from prproduct.captioning.inference import EPOCHS, Search, config_of, generate_captions, open_runs, run_labels
+from prproduct.captioning.metrics.files import ImageId, raise_for_images, raise_for_repeated, read_text
 from prproduct.captioning.ready import open_ready
-from prproduct.captioning.results import captions_file, write_captions
-from prproduct.captioning.training import CHOICES, check_fits, check_ids, config_of
-from prproduct.captioning.use import attention, own_pictures, page
-from prproduct.captioning.use.own_pictures import Seen
-from prproduct.captioning.use.speakers import labels_of, open_speakers
-from prproduct.captioning.use.split import ALL, listed, targets_of, write_split
+from prproduct.captioning.results import captions_file, save_captions, write_captions
+from prproduct.captioning.use import attention, page
+from prproduct.captioning.use.pictures import CaptionedPicture, caption_pictures, encoders_for
 from prproduct.lab import runs
 from prproduct.lab.errors import InputError
+from prproduct.lab.files import replace_durably, replacing
 from prproduct.lab.options import takes_options_of
 
+ALL = "all"  # in place of a split: every image of the features, whether it has captions or not
 PAGES = (".html", ".htm")
-OTHERS = 5  # files that are no pictures, by name; more are counted
+OTHERS = 5  # files that are no pictures are named, up to this many
 
 
 @takes_options_of(Search)
@@ -41,7 +43,7 @@ def caption(
     run: Annotated[
         list[Path] | None, typer.Option("--run", help="a captioner's run, may be given often; else the ready ones")
     ] = None,
-    epoch: Annotated[str, typer.Option(help=f"the run's {' or '.join(CHOICES)}, by validation CIDEr")] = "best",
+    epoch: Annotated[str, typer.Option(help=f"the run's {' or '.join(EPOCHS)}, by validation CIDEr")] = "best",
     figures: Annotated[
         Path | None, typer.Option("--attention", help="a folder for figures of where each word looked")
     ] = None,
@@ -70,18 +72,18 @@ def caption(
         if not run:
             raise InputError("whose captions? Give --run, the folder of a captioner's run")
         if split == ALL:
-            _of_features(search, run, epoch, captions, source, ids, output)
+            _caption_features(search, run, epoch, captions, source, ids, output)
         else:
-            _of_split(search, run, epoch, split, captions, source, ids, output)
+            _caption_split(search, run, epoch, split, captions, source, ids, output)
     else:
         if source or ids:
             raise InputError("--features and --ids go with --split, not with pictures")
-        _of_pictures(search, images or [], run or [], epoch, figures, output, encoder, captions)
+        _caption_pictures(search, images or [], run or [], epoch, figures, output, encoder, captions)
 
 
-def _of_pictures(
+def _caption_pictures(
     search: Search,
-    places: Sequence[Path],
+    paths: Sequence[Path],
     folders: Sequence[Path],
     epoch: str,
     figures: Path | None,
@@ -89,43 +91,43 @@ def _of_pictures(
     encoder: str | None,
     captions: str | None,
 ) -> None:
+    """Caption pictures of the user: print captions; optionally write figures of attention and a page."""
     if output and output.suffix.lower() not in PAGES:
         raise InputError(f"{output}: is no page; give a name that ends in .html")
     if figures and figures.exists() and not figures.is_dir():
         raise InputError(f"{figures}: is a file; --attention takes a folder")
     others: list[str] = []
-    found = pictures.list_all(places, others)
+    found = list_all(paths, others)
     if others:
-        names = [printable(Path(name).name) for name in others[:OTHERS]]
+        shown_others = [printable(Path(name).name) for name in others[:OTHERS]]
         more = f" and {len(others) - OTHERS} more" if len(others) > OTHERS else ""
-        print(f"prproduct: no pictures, and left out: {', '.join(names)}{more}", file=sys.stderr)
+        print(f"prproduct: no pictures, and left out: {', '.join(shown_others)}{more}", file=sys.stderr)
     known = prepared.read(captions) if captions else None
-    speakers = open_speakers(folders, epoch, known) if folders else open_ready()
-    encoders = own_pictures.encoders_for(speakers, encoder)
-    labels = [speaker.label for speaker in speakers]
-    unreadable: list[tuple[pictures.Picture, str]] = []
-    cards: list[str] = []
-    taken: set[str] = set()
-    named = 0
+    captioners = open_runs(folders, epoch, known) if folders else open_ready()
+    encoders = encoders_for(captioners, encoder)
+    labels = [captioner.label for captioner in captioners]
+    unreadable: list[tuple[Picture, str]] = []
+    cards: list[page.Card] = []
+    names: set[str] = set()
+    reported = 0
     with _progress(len(found), "pictures") as (bar, task):
-        for seen in own_pictures.look(found, speakers, encoders, search, unreadable):
-            named = _name_unreadable(unreadable, named)
-            _print(seen, labels)
+        for captioned in caption_pictures(found, captioners, encoders, search, unreadable):
+            reported = _report_unreadable(unreadable, reported)
+            _print(captioned, labels)
             if figures:
-                _draw(figures, seen, labels, taken)
+                _draw(figures, captioned, labels, names)
             if output:
-                cards.append(page.card(shown(seen.picture), seen, labels))
+                cards.append(page.card(shown(captioned.picture), captioned, labels))
             bar.advance(task)
-        _name_unreadable(unreadable, named)
+        _report_unreadable(unreadable, reported)
     if output and cards:
-        written = page.page(cards, speakers, [(shown(picture), reason) for picture, reason in unreadable])
-        with replacing(output) as file:
-            file.write(written.encode())
+        html = page.page(cards, captioners, [(shown(picture), reason) for picture, reason in unreadable])
+        replace_durably(output, html.encode())
     if unreadable:
         raise typer.Exit(1)
 
 
-def _of_split(
+def _caption_split(
     search: Search,
     folders: Sequence[Path],
     epoch: str,
@@ -135,31 +137,31 @@ def _of_split(
     ids: Path | None,
     output: Path | None,
 ) -> None:
+    """Write each run's captions of a split to its results, and to `output` if that is given."""
     if ids:
         raise InputError(f"--ids goes with --split {ALL}")
     if captions is None:
         raise InputError(f"--split {split} needs --captions, the folder that says which images are of it")
-    material = material_of(captions, source)
-    images, records = material.captions.of(split), [runs.read(folder) for folder in folders]
-    labels = labels_of([config_of(record) for record in records], folders)
+    dataset = open_dataset(captions, source)
+    images, records = dataset.captions.of(split), [runs.read(folder) for folder in folders]
+    labels = run_labels([config_of(record) for record in records], folders)
     targets = targets_of(output, split, labels) if output else []
     for record in records:
-        check_fits(record, material)
-    check_ids(material, [split])
+        check_fits(record, dataset)
+    check_ids(dataset, [split])
     with _progress(len(images) * len(folders), "captions") as (bar, task):
         for folder in folders:
-            write_captions(folder, material, split, search, which=epoch, tick=lambda count: bar.advance(task, count))
+            write_captions(folder, dataset, split, search, which=epoch, progress=lambda count: bar.advance(task, count))
     own = [captions_file(folder, split) for folder in folders]
     for target, file in zip(targets, own, strict=True) if targets else ():
-        with replacing(target) as copy:
-            copy.write(file.read_bytes())
+        replace_durably(target, file.read_bytes())
     for file in [*own, *targets]:
         print(f"{file}: captions of {len(images):,} images")
     for folder in folders if not targets else ():
         print(f"for their scores: prproduct score {captions} {folder}{'' if split == 'test' else f' --split {split}'}")
 
 
-def _of_features(
+def _caption_features(
     search: Search,
     folders: Sequence[Path],
     epoch: str,
@@ -168,62 +170,100 @@ def _of_features(
     ids: Path | None,
     output: Path | None,
 ) -> None:
-    """Captions of all images that there are features of, or of those in a list."""
+    """Write captions of all images of a feature file, or of those in a list of ids, to `output`."""
     if output is None:
         raise InputError("where to? Give -o, a .json file, or a folder for files with the server's names")
     if source is None:
         raise InputError(f"--split {ALL} needs --features, whose images are captioned")
-    held = features.open(source)
-    images = listed(ids, held) if ids else list(held.ids)
-    speakers = open_speakers(folders, epoch, prepared.read(captions) if captions else None)
-    targets = targets_of(output, ALL, [speaker.label for speaker in speakers])
-    with _progress(len(images) * len(speakers), "captions") as (bar, task):
-        write_split(speakers, targets, held, images, search, tick=lambda count: bar.advance(task, count))
+    opened = features.open(source)
+    images = read_ids(ids, opened) if ids else list(opened.ids)
+    captioners = open_runs(folders, epoch, prepared.read(captions) if captions else None)
+    targets = targets_of(output, ALL, [captioner.label for captioner in captioners])
+    for captioner in captioners:
+        check_features(captioner.record, opened)
+    with _progress(len(images) * len(captioners), "captions") as (bar, task):
+        for captioner, target in zip(captioners, targets, strict=True):
+            generated = generate_captions(
+                captioner.model,
+                captioner.vocabulary,
+                opened,
+                images,
+                search,
+                progress=lambda count: bar.advance(task, count),
+            )
+            save_captions(target, list(generated))
     for target in targets:
         print(f"{target}: captions of {len(images):,} images")
 
 
-def shown(picture: pictures.Picture) -> str:
-    r"""A picture's name in one line of characters that can be printed, whatever the file system allows.
+def targets_of(output: Path, split: str, labels: Sequence[str]) -> list[Path]:
+    """The file for the captions of each run: `output` if it is a .json, otherwise a file in that folder.
 
-    >>> shown(pictures.Picture(1, Path("holiday\n\udce9té 1.jpg")))
+    >>> [str(path) for path in targets_of(Path("out"), "test", ["pr, REINFORCE", "p, REINFORCE"])]
+    ['out/captions_test_pr-REINFORCE_results.json', 'out/captions_test_p-REINFORCE_results.json']
+    """
+    if output.suffix == ".json":
+        if len(labels) > 1:
+            raise InputError(f"{output}: one file for {len(labels)} runs; give a folder, which gets a file for each")
+        return [output]
+    if output.is_file() or (output.suffix and not output.is_dir()):
+        raise InputError(f"{output}: neither a .json file nor a folder; captions of a split are written as JSON")
+    names = [re.sub(r"[^A-Za-z0-9.]+", "-", label).strip("-") for label in labels]
+    return [output / f"captions_{split}_{name}_results.json" for name in names]
+
+
+def read_ids(path: Path, features: Features) -> list[ImageId]:
+    """The image ids of a file with one id per line; each must have features."""
+    ids = [normalized_id(line.strip()) for line in read_text(path).splitlines() if line.strip()]
+    raise_for_repeated(path, "images listed more than once", ids)
+    missing = [image for image in ids if image not in features]
+    raise_for_images(path, f"images without features in {features.path}", missing)
+    return ids
+
+
+def shown(picture: Picture) -> str:
+    r"""A picture's path in one line, with ? for characters that cannot be printed.
+
+    >>> shown(Picture(1, Path("holiday\n\udce9té 1.jpg")))
     'holiday??té 1.jpg'
     """
     return printable(str(picture))
 
 
 def printable(name: str) -> str:
-    """A name with ? for what cannot be printed."""
+    """A name with ? for characters that cannot be printed."""
     return "".join(character if character.isprintable() else "?" for character in name)
 
 
-def _print(seen: Seen, labels: Sequence[str]) -> None:
-    for label, about in zip(labels, seen.said, strict=True):
-        print("\t".join([shown(seen.picture), *([label] if len(labels) > 1 else []), about.caption]), flush=True)
+def _print(captioned: CaptionedPicture, labels: Sequence[str]) -> None:
+    """A line for each caption: the picture's path, the label if there are several, and the caption."""
+    for label, one in zip(labels, captioned.captions, strict=True):
+        print("\t".join([shown(captioned.picture), *([label] if len(labels) > 1 else []), one.caption]), flush=True)
 
 
-def _name_unreadable(unreadable: Sequence[tuple[pictures.Picture, str]], named: int) -> int:
-    """Say which cannot be read beyond the first `named`, and give back how many there are."""
-    for picture, reason in unreadable[named:]:
+def _report_unreadable(unreadable: Sequence[tuple[Picture, str]], reported: int) -> int:
+    """Print the unreadable pictures after the first `reported` on stderr, and return the number of all."""
+    for picture, reason in unreadable[reported:]:
         print(f"prproduct: {shown(picture)}: cannot be read: {reason}", file=sys.stderr, flush=True)
     return len(unreadable)
 
 
-def _draw(folder: Path, seen: Seen, labels: Sequence[str], taken: set[str]) -> None:
-    """A figure under the picture's name, with a number where that is taken; never under the name of a picture."""
-    stem = Path(seen.picture.name).stem.replace("\\", "_")
+def _draw(folder: Path, captioned: CaptionedPicture, labels: Sequence[str], names: set[str]) -> None:
+    """Write the attention figure, named after the picture; with a number if an earlier one of `names` is the same."""
+    stem = Path(captioned.picture.name).stem.replace("\\", "_")
     name, number = stem, 1
-    while name.casefold() in taken:
+    while name.casefold() in names:
         number += 1
         name = f"{stem}-{number}"
-    taken.add(name.casefold())
-    with replacing(folder / f"{name}.attention.png") as file:
-        attention.draw(seen.image, list(zip(labels, seen.said, strict=True))).save(file, "PNG")
+    names.add(name.casefold())
+    figure = attention.draw(captioned.image, list(zip(labels, captioned.captions, strict=True)))
+    with replacing(folder / f"{name}.attention.png") as temporary:
+        figure.save(temporary, "PNG")
 
 
 @contextmanager
 def _progress(total: int, what: str) -> Iterator[tuple[Progress, TaskID]]:
-    """A bar on stderr, where captions on stdout do not run through it."""
+    """A progress bar on stderr; none for pictures if stdout is a terminal too, where it would mix with captions."""
     console = Console(stderr=True)
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn(what), TimeElapsedColumn())
     hidden = not console.is_terminal or (what == "pictures" and sys.stdout.isatty())

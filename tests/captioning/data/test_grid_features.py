@@ -160,8 +160,11 @@ class Net(nn.Module):
         self.body = nn.Sequential(nn.Conv2d(3, 4, 3, stride=2), nn.BatchNorm2d(4), nn.ReLU())
         self.head = nn.Linear(4, 2)
 
+    def forward_features(self, x):
+        return self.body(x)
+
     def forward(self, x):
-        return self.head(nn.functional.adaptive_avg_pool2d(self.body(x), 1).flatten(1))
+        return self.head(nn.functional.adaptive_avg_pool2d(self.forward_features(x), 1).flatten(1))
 
 
 def stand_in_for_timm(monkeypatch, network):
@@ -192,18 +195,54 @@ def test_a_network_of_timm_gives_its_last_map_with_its_own_normalisation(monkeyp
         encoders.load("timm:other")
 
 
-def test_a_network_that_ends_in_tokens_is_refused(monkeypatch):
-    class Tokens(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.patches, self.block = nn.Conv2d(3, 4, 8, stride=8), nn.Linear(4, 4)
+class Tokens(nn.Module):
+    """A transformer: its features are a list of tokens."""
 
-        def forward(self, x):
-            return self.block(self.patches(x).flatten(2).transpose(1, 2)).mean(1)
+    def __init__(self):
+        super().__init__()
+        self.patches, self.block = nn.Conv2d(3, 4, 8, stride=8), nn.Linear(4, 4)
 
+    def forward_features(self, x):
+        return self.block(self.patches(x).flatten(2).transpose(1, 2))
+
+    def forward(self, x):
+        return self.forward_features(x).mean(1)
+
+
+def test_a_transformer_of_timm_is_refused(monkeypatch):
     stand_in_for_timm(monkeypatch, Tokens())
     with pytest.raises(InputError, match="choose a convolutional network"):
         encoders.load("timm:net")
+
+
+def stand_in_for_torchvision(monkeypatch, network):
+    class Weights:
+        class DEFAULT:
+            @staticmethod
+            def transforms():
+                return types.SimpleNamespace(crop_size=[32], mean=[0.5, 0.4, 0.3], std=[0.2, 0.2, 0.2])
+
+    models = types.SimpleNamespace(
+        list_models=lambda: ["net"],
+        get_model_weights=lambda name: Weights,
+        get_model=lambda name, weights: network,
+    )
+    module = types.ModuleType("torchvision")
+    module.__dict__.update(models=models)
+    monkeypatch.setitem(sys.modules, "torchvision", module)
+
+
+def test_a_network_of_torchvision_gives_the_map_before_pooling_and_a_transformer_is_refused(monkeypatch):
+    network = Net().eval()
+    stand_in_for_torchvision(monkeypatch, network)
+    encoder = encoders.load("torchvision:net")
+    black = Image.new("RGB", (50, 40))
+    pixels = torch.tensor([-0.5 / 0.2, -0.4 / 0.2, -0.3 / 0.2]).reshape(1, 3, 1, 1).expand(1, 3, 32, 32)
+    expected = network.body(pixels).flatten(2).transpose(1, 2)
+    assert np.allclose(encoder([black]), expected.detach().numpy(), atol=1e-5)
+    stand_in_for_torchvision(monkeypatch, Tokens())
+    with pytest.raises(InputError, match="choose a convolutional network"):
+        encoders.load("torchvision:net")
 
 
 def test_a_library_that_is_not_there_is_named(monkeypatch):
@@ -246,6 +285,7 @@ def test_stopped_and_gone_on_with_it_is_the_same_file(tmp_path, folder, monkeypa
     assert contents(tmp_path / "f.h5") == contents(tmp_path / "whole.h5")
 
 
+@pytest.mark.slow
 def test_a_killed_process_leaves_whole_parts_that_are_gone_on_with(tmp_path, folder):
     script = tmp_path / "run.py"
     script.write_text(

@@ -104,6 +104,13 @@ def test_a_folder_is_read_as_it_was_written(tmp_path):
         read.of("restval")
 
 
+def test_captions_of_the_size_of_coco_are_read(tmp_path):
+    """COCO's captions.json has more bytes than other JSON files may have."""
+    long = Described(1, "a.jpg", "train", ("a" * (17 << 20),), ("a cat",))
+    prepared.write(tmp_path / "captions", [long], WORDS)
+    assert prepared.read(tmp_path / "captions").of("train")[0].captions == ((1, 2),)
+
+
 def test_captions_are_cut_and_the_cut_is_part_of_the_fingerprint(tmp_path):
     prepared.write(tmp_path / "short", DESCRIBED, WORDS, longest=2)
     short = prepared.read(tmp_path / "short")

@@ -11,7 +11,8 @@ import torch
 from prproduct.captioning.configuration import CaptionerConfig
 from prproduct.captioning.data.prepared import Described, encode
 from prproduct.captioning.data.vocabulary import build
-from prproduct.captioning.training import Captioning, Material, Reinforcement, train
+from prproduct.captioning.dataset import CaptionDataset
+from prproduct.captioning.training import CrossEntropyTask, ReinforceTask, train
 from prproduct.lab import checkpoints, runs
 from prproduct.lab.hardware import Hardware
 
@@ -48,7 +49,7 @@ class InMemory:
         return self.arrays[image]
 
 
-def material(images=40, seed=0, width=WIDTH):
+def dataset(images=40, seed=0, width=WIDTH):
     draw, noise = (np.random.default_rng([seed, stream]) for stream in range(2))
     described, arrays = [], {}
     for image in range(images):
@@ -62,12 +63,12 @@ def material(images=40, seed=0, width=WIDTH):
         regions[0, len(COLOURS) + shape] += 2
         arrays[image] = regions.astype(np.float32)
     vocabulary = build([tokens.split() for one in described for tokens in one.tokens], 1)
-    return Material(encode(described, vocabulary), InMemory(arrays))
+    return CaptionDataset(encode(described, vocabulary), InMemory(arrays))
 
 
 def run(config, folder, what=None, **options):
     hardware = Hardware(accelerator="cpu")
-    return train(config, folder, what or material(), hardware=hardware, tensorboard=False, **options)
+    return train(config, folder, what or dataset(), hardware=hardware, tensorboard=False, **options)
 
 
 def weights(folder):
@@ -84,7 +85,7 @@ def die_at_step(step, config, folder, start):
     """Train, and be killed before a step's gradient is taken."""
     torch.set_num_threads(1)
     done = 0
-    for task in (Captioning, Reinforcement):
+    for task in (CrossEntropyTask, ReinforceTask):
         whole = task.__dict__["sums"]
 
         def counted(self, model, batch, whole=whole):

@@ -1,17 +1,28 @@
-"""The paper's Table 2 with our numbers in it, the differences between products, and what differs from the paper."""
+"""The results of a report: the paper's Table 2 with our numbers, differences between products, and example captions.
+
+Also what differs between the paper and our runs, and the paper's Tables 3 and 4 for reference.
+"""
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from PIL import Image
+
 from prproduct.captioning import paper
-from prproduct.captioning.report.scores import COLUMNS, SHARE_TRUE
-from prproduct.captioning.report.stages import PHASES, Comparison, Group, Judged
+from prproduct.captioning.data.pictures import Reader, UnreadableError, find
+from prproduct.captioning.inference import PHASE_NAMES
+from prproduct.captioning.metrics.files import ImageId, read_results
+from prproduct.captioning.report.runs import COLUMNS, SHARE_TRUE, Comparison, Group, Run, ScoredStage
+from prproduct.captioning.results import Example, captions_file, examples_file, read_examples
 from prproduct.lab.report.charts import display
 from prproduct.lab.report.content import (
     Block,
     Bullets,
+    Card,
     Chart,
     Code,
     Folded,
@@ -20,6 +31,7 @@ from prproduct.lab.report.content import (
     IntervalPanel,
     Paragraph,
     Section,
+    Strong,
     Table,
     Text,
     number,
@@ -28,20 +40,22 @@ from prproduct.lab.report.content import (
 )
 from prproduct.lab.report.observations import BASELINE
 
+SHOWN = 6  # examples that are not folded
+_SIDE = 360  # pixels of the longer side of a picture
 Rows = list[tuple[Text, ...] | Heading]
 BASELINES = {"greedy": "the greedy caption", "others": "the mean of the image's others"}
 
 
-def _columns(judged: Iterable[Judged]) -> list[str]:
-    """Table 2's, and the share of true captions where it is known."""
-    known = any(one.sample(product, SHARE_TRUE) for one in judged for product in one.scores)
+def _columns(scored: Iterable[ScoredStage]) -> list[str]:
+    """The columns of Table 2, and the share of true captions if it is known."""
+    known = any(one.sample(product, SHARE_TRUE) for one in scored for product in one.scores)
     return [*COLUMNS, *([SHARE_TRUE] if known else [])]
 
 
 def results(groups: Sequence[Group], found: Sequence[Comparison]) -> Section:
-    """Table 2, what is missing in it, and the differences to the inner product."""
-    judged = [one for group in groups for one in group.judged()]
-    if not judged:
+    """A section with Table 2, the reasons for missing numbers, and the differences to the inner product."""
+    scored = [one for group in groups for one in group.scored_stages()]
+    if not scored:
         run = next((run.record.folder for group in groups for run in group.runs if run.counts), "RUN")
         commands = (
             "No run has scored test captions yet. To score them: ",
@@ -51,16 +65,16 @@ def results(groups: Sequence[Group], found: Sequence[Comparison]) -> Section:
             ".",
         )
         return Section("Results", (Paragraph(commands),))
-    blocks: list[Block] = [_table(judged), *_reasons(judged)]
+    blocks: list[Block] = [_table(scored), *_reasons(scored)]
     if found:
         blocks += [_differences(found), *_tests(found)]
     return Section("Results", tuple(blocks))
 
 
-def _table(judged: Sequence[Judged]) -> Table:
+def _table(scored: Sequence[ScoredStage]) -> Table:
     rows: Rows = []
-    columns = _columns(judged)
-    for one in judged:
+    columns = _columns(scored)
+    for one in scored:
         rows.append(Heading(_title(one)))
         for product, scores in one.scores.items():
             samples = [one.sample(product, column) for column in columns]
@@ -80,25 +94,25 @@ def _table(judged: Sequence[Judged]) -> Table:
 
 
 def _beyond(columns: Sequence[str]) -> list[str]:
-    """Empty cells of the columns that the paper's table does not have."""
+    """Empty cells for the columns that the paper's table does not have."""
     return [""] * (len(columns) - len(COLUMNS))
 
 
-def _title(one: Judged) -> str:
-    return f"{one.group.titled(one.stage.name)}; {one.search}"
+def _title(one: ScoredStage) -> str:
+    return f"{one.group.heading(one.stage.name)}; {one.search}"
 
 
-def _reasons(judged: Sequence[Judged]) -> list[Block]:
-    """Why a column has no number, each reason once; and which runs have none at all."""
+def _reasons(scored: Sequence[ScoredStage]) -> list[Block]:
+    """Why a column has no number, each reason once; and the runs without any scores."""
     reasons: dict[str, list[str]] = {}
-    for one in judged:
+    for one in scored:
         for scores in (scores for seeds in one.scores.values() for scores in seeds.values()):
             for column, reason in scores.reasons.items():
                 columns = reasons.setdefault(reason, [])
                 if column not in columns:
                     columns.append(column)
     lines = [f"No {', '.join(columns)}: {reason}" for reason, columns in reasons.items()]
-    groups = {id(one.group): one.group for one in judged}.values()
+    groups = {id(one.group): one.group for one in scored}.values()
     unscored = [run for group in groups for run in group.runs if run.counts and run.scores is None]
     lines += [f"{run.record.folder}: finished, but its test captions are not scored" for run in unscored]
     return [Bullets(tuple(lines))] if lines else []
@@ -106,9 +120,9 @@ def _reasons(judged: Sequence[Judged]) -> list[Block]:
 
 def _differences(found: Sequence[Comparison]) -> Table:
     rows: Rows = []
-    columns = _columns(comparison.judged for comparison in found)
+    columns = _columns(comparison.scored for comparison in found)
     for comparison in found:
-        one, product = comparison.judged, comparison.product
+        one, product = comparison.scored, comparison.product
         title = _title(one)
         if not any(isinstance(row, Heading) and row.text == title for row in rows):
             rows.append(Heading(title))
@@ -134,9 +148,9 @@ def _tests(found: Sequence[Comparison]) -> list[Block]:
     several = [comparison for comparison in found if comparison.difference and comparison.difference.n > 1]
     rows, intervals = [], dict[str, list[Interval]]()
     for comparison in several:
-        one, difference = comparison.judged, comparison.difference
+        one, difference = comparison.scored, comparison.difference
         assert difference
-        name = one.group.titled(one.stage.name)
+        name = one.group.heading(one.stage.name)
         between = f"{number(difference.low, 1, sign=True)} to {number(difference.high, 1, sign=True)}"
         mean, p_value, adjusted = number(difference.mean, 1, sign=True), difference.p_value, comparison.adjusted
         rows.append(
@@ -169,7 +183,7 @@ def _tests(found: Sequence[Comparison]) -> list[Block]:
 
 
 def beside_paper(groups: Sequence[Group]) -> Section:
-    """What differs between the paper and ours, and its Tables 3 and 4 for reference."""
+    """A section on the differences between the paper's settings and ours, with its Tables 3 and 4."""
     names = {
         "captions": "captions",
         "test_images": "test images",
@@ -205,9 +219,9 @@ def beside_paper(groups: Sequence[Group]) -> Section:
 
 
 def _own(group: Group) -> dict[str, str]:
-    """What a group's runs did, under the paper's keys."""
-    judged = list(group.judged())
-    images = dict.fromkeys(f"{s.images:,}" for one in judged for seeds in one.scores.values() for s in seeds.values())
+    """The settings of a group's runs, by the keys of `paper.SETTING`."""
+    scored = list(group.scored_stages())
+    images = dict.fromkeys(f"{s.images:,}" for one in scored for seeds in one.scores.values() for s in seeds.values())
     later = [stage.settings for stage in group.stages if stage.phase == "rl"]
     settings = group.settings
     rates = [f"{settings.get('learning_rate')}", *(f"in REINFORCE {own.get('learning_rate')}" for own in later)]
@@ -219,9 +233,9 @@ def _own(group: Group) -> dict[str, str]:
         "captions": group.captions,
         "test_images": " and ".join(images) or "–",
         "words": f"{group.data['words'] - 1:,}",
-        "width": ", by ".join(str(told) for told in (group.data["width"], group.data.get("encoder")) if told),
+        "width": ", by ".join(str(value) for value in (group.data["width"], group.data.get("encoder")) if value),
         "network": f"{settings['hidden']}/{settings.get('embedding')}/{settings.get('attention')}",
-        "epochs": ", ".join(f"{PHASES[s.phase]} {s.settings['epochs']}" for s in group.stages),
+        "epochs": ", ".join(f"{PHASE_NAMES[s.phase]} {s.settings['epochs']}" for s in group.stages),
         "batch": str(settings.get("batch_size")),
         "rate": ", ".join(dict.fromkeys(rates)),
         "decay": f"cosine by step, to {100 * settings.get('final_rate', 0):g} % of it",
@@ -232,14 +246,14 @@ def _own(group: Group) -> dict[str, str]:
         "baseline": " and ".join(dict.fromkeys(BASELINES[own["baseline"]] for own in later)) or "–",
         "inputs": "one for v̂ and one for h¹",
         "validation": " and ".join(beams),
-        "search": " and ".join(dict.fromkeys(one.search.split(", ")[1] for one in judged)) or "–",
-        "epoch": " and ".join(dict.fromkeys(_epoch_told(one.search) for one in judged)) or "–",
+        "search": " and ".join(dict.fromkeys(one.search.split(", ")[1] for one in scored)) or "–",
+        "epoch": " and ".join(dict.fromkeys(_epoch_name(one.search) for one in scored)) or "–",
         "seeds": ", ".join(counts) or "none finished",
     }
 
 
 def _rewarded(own: Mapping[str, Any]) -> str:
-    """Which captions a stage of REINFORCE rewards."""
+    """The captions that a stage of REINFORCE rewards, in words."""
     return f"the {own['samples']} best of a beam search" if own["candidates"] == "beam" else f"{own['samples']} drawn"
 
 
@@ -247,13 +261,13 @@ def _beams(count: Any) -> str:
     return "the likeliest words" if count == 1 else f"{count} beams"
 
 
-def _epoch_told(search: str) -> str:
+def _epoch_name(search: str) -> str:
     return "best validation CIDEr" if "best epoch" in search else "the last"
 
 
 def _methods() -> Table:
     rows: Rows = []
-    for rl, title in ((False, PHASES["xe"]), (True, PHASES["rl"])):
+    for rl, title in ((False, PHASE_NAMES["xe"]), (True, PHASE_NAMES["rl"])):
         rows.append(Heading(title))
         rows += [_method(method) for method in paper.TABLE_3 if method.rl == rl]
     header = ("method", "models", *paper.METRICS)
@@ -270,8 +284,91 @@ def _server() -> Table:
     for ensemble, title in ((True, "several models together"), (False, "single models")):
         rows.append(Heading(title))
         for method in (method for method in paper.TABLE_4 if method.ensemble == ensemble):
-            trained = PHASES["rl"] if method.rl else PHASES["xe"]
+            trained = PHASE_NAMES["rl"] if method.rl else PHASE_NAMES["xe"]
             rows.append((method.name, trained, *(number(value, 1) for value in method.numbers)))
     columns = [f"{metric} {count}" for metric in paper.SERVER_METRICS for count in paper.REFERENCES]
     caption = "As the paper has them, in percent; C5 is with 5 references an image, C40 with 40."
     return Table(caption, ("method", "training", *columns), "ll" + "r" * len(columns), tuple(rows))
+
+
+def gallery(groups: Sequence[Group], pictures: Path | None = None) -> list[Section]:
+    """Sections with example captions of each group; `pictures` is a folder or zip archive of the images, if given."""
+    found = {id(group): _examples(group) for group in groups}
+    files = {one.file: one.image for some in found.values() for one in some}
+    thumbnails, unread = _thumbnails(pictures, files) if pictures and files else ({}, [])
+    sections = []
+    for group in groups:
+        cards = _cards(group, found[id(group)], thumbnails)
+        if cards:
+            opening = Paragraph(
+                "Test images, evenly spread, not chosen; captions of the smallest seed of each product."
+            )
+            folded = [Folded(f"{len(cards) - SHOWN} more", tuple(cards[SHOWN:]))] if len(cards) > SHOWN else []
+            blocks: tuple[Block, ...] = (opening, *cards[:SHOWN], *folded)
+            sections.append(Section(group.name, blocks, level=3))
+    if sections:
+        notes = [Paragraph(f"No picture of {name}: {reason}", note=True) for name, reason in unread]
+        sections.insert(0, Section("Examples", tuple(notes)))
+    return sections
+
+
+def _examples(group: Group) -> list[Example]:
+    """The examples of the first run that has them; all runs of a group have the same."""
+    for run in group.runs:
+        path = examples_file(run.record.folder, "test")
+        if run.counts and path.exists():
+            return read_examples(path)
+    return []
+
+
+def _cards(group: Group, chosen: Sequence[Example], thumbnails: dict[ImageId, bytes]) -> list[Card]:
+    """A card for each example: its references, and the captions of each product and stage."""
+    generated: list[tuple[str, dict[ImageId, str]]] = []
+    for stage in group.stages:
+        for product, runs in stage.counted.items():
+            captions = _captions(runs[seed] for seed in sorted(runs))
+            if captions:
+                generated.append((f"{display(product)}, {stage.name}", captions))
+    cards = []
+    for example in chosen if generated else []:
+        people: list[tuple[str, Text]] = [("people", reference) for reference in example.references]
+        ours: list[tuple[str, Text]] = [
+            (label, Strong(captions[example.image] or "(no word)"))
+            for label, captions in generated
+            if example.image in captions
+        ]
+        cards.append(Card(f"{example.file} ({example.image})", (*people, *ours), thumbnails.get(example.image)))
+    return cards
+
+
+def _captions(runs: Iterable[Run]) -> dict[ImageId, str]:
+    """The test captions of the first run that has them."""
+    for run in runs:
+        path = captions_file(run.record.folder, "test")
+        if path.exists():
+            return read_results(path)
+    return {}
+
+
+def _thumbnails(place: Path, files: dict[str, ImageId]) -> tuple[dict[ImageId, bytes], list[tuple[str, str]]]:
+    """Small JPEGs by image id, and the names of files that could not be read, with the reason."""
+    found, unread = {}, []
+    names = {Path(file).name: (file, image) for file, image in files.items()}
+    known = {picture.id: picture for picture in find([place], {name: image for name, (_, image) in names.items()})}
+    with Reader() as reader:
+        for file, image in names.values():
+            if image not in known:
+                unread.append((file, f"not in {place}"))
+                continue
+            try:
+                found[image] = _jpeg(reader.read(known[image]))
+            except UnreadableError as error:
+                unread.append((file, str(error)))
+    return found, unread
+
+
+def _jpeg(picture: Image.Image) -> bytes:
+    picture.thumbnail((_SIDE, _SIDE))
+    stream = io.BytesIO()
+    picture.save(stream, "JPEG", quality=82, optimize=True)
+    return stream.getvalue()

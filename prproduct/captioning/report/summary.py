@@ -1,13 +1,11 @@
-"""The summary in plain words: what was compared, what came out, and whether it could be chance."""
+"""The summary of a report in plain words: what was compared, the differences, and whether they could be chance."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from prproduct.captioning.report.cost import share, step_ratio
-from prproduct.captioning.report.curves import PARTS, endings, series
-from prproduct.captioning.report.scores import SHARE_TRUE
-from prproduct.captioning.report.stages import Comparison, Group, Judged, Stage
+from prproduct.captioning.report.runs import SHARE_TRUE, Comparison, Group, ScoredStage, Stage
+from prproduct.captioning.report.training import PARTS, endings, series, share, step_ratio
 from prproduct.lab.report import observations
 from prproduct.lab.report.charts import display
 from prproduct.lab.report.content import Block, Bullets, Paragraph, Section, Strong, Text, number, p_text
@@ -18,7 +16,7 @@ NBSP = "\u00a0"  # keeps a number and its unit on one line
 
 
 def summary(groups: Sequence[Group], found: Sequence[Comparison]) -> Section:
-    """What a reader should know who reads nothing else."""
+    """The section with the headline, a line for each comparison, and how they were tested."""
     runs = [run for group in groups for run in group.runs]
     blocks: list[Block] = [Paragraph((Strong(_headline(groups, found)),))]
     if len(groups) == 1:
@@ -35,18 +33,18 @@ def summary(groups: Sequence[Group], found: Sequence[Comparison]) -> Section:
 
 
 def verdict(comparison: Comparison) -> str:
-    """The size of the difference, and of how many pairs."""
+    """The size of the difference and the number of pairs, in words."""
     return observations.verdict(comparison.difference, lambda mean: mean > 0, digits=1)
 
 
 def _headline(groups: Sequence[Group], found: Sequence[Comparison]) -> str:
     if not any(stage.counted for group in groups for stage in group.stages):
         return "No run is finished, so there is nothing to compare yet."
-    if not any(True for group in groups for _ in group.judged()):
+    if not any(True for group in groups for _ in group.scored_stages()):
         return "No run has scored test captions yet, so there is nothing to compare."
     asked = [comparison for comparison in found if comparison.product == "pr"] or list(found)
     if not asked:
-        return "Nothing can be compared: no product stands beside the inner product P in the same configuration."
+        return "Nothing can be compared: no other product was trained in the same configuration as the inner product P."
     name = "PR" if asked[0].product == "pr" else "the other product"
     if not any(comparison.adjusted is not None for comparison in asked):
         return f"Whether {name} captions better than the inner product P cannot be said: it takes at least two seeds."
@@ -59,7 +57,7 @@ def _headline(groups: Sequence[Group], found: Sequence[Comparison]) -> str:
 
 
 def _line(comparison: Comparison) -> Text:
-    one, difference = comparison.judged, comparison.difference
+    one, difference = comparison.scored, comparison.difference
     title = Strong(f"{_place(one)}, {display(comparison.product)}: {verdict(comparison)}.")
     if difference is None:
         return (title, " No seed has the CIDEr of both products.")
@@ -75,11 +73,11 @@ def _line(comparison: Comparison) -> Text:
 
 
 def _reinforced(group: Group) -> list[Text]:
-    """What REINFORCE did to CIDEr and truth, for each product that has both phases under the same search."""
-    judged = list(group.judged())
+    """How REINFORCE changed CIDEr and the share of true captions, by product, where both phases had the same search."""
+    scored = list(group.scored_stages())
     found: list[Text] = []
-    for later in (one for one in judged if one.stage.phase == "rl"):
-        first = next((one for one in judged if one.stage.phase == "xe" and one.search == later.search), None)
+    for later in (one for one in scored if one.stage.phase == "rl"):
+        first = next((one for one in scored if one.stage.phase == "xe" and one.search == later.search), None)
         if first is None:
             continue
         changes = _changes(first, later, "CIDEr")
@@ -92,7 +90,7 @@ def _reinforced(group: Group) -> list[Text]:
     return found
 
 
-def _changes(first: Judged, later: Judged, column: str) -> list[str]:
+def _changes(first: ScoredStage, later: ScoredStage, column: str) -> list[str]:
     changes = []
     for product in later.scores:
         before, after = (one.sample(product, column) for one in (first, later))
@@ -103,7 +101,7 @@ def _changes(first: Judged, later: Judged, column: str) -> list[str]:
 
 
 def _angles(group: Group) -> list[Text]:
-    """In how many parts min |sin θ| ends larger under PR than under P, which is what the paper saw in most."""
+    """In how many layers min |sin θ| ends larger under PR than under P; in the paper, in most."""
     found: list[Text] = []
     for stage in group.stages:
         values = series(stage)
@@ -111,7 +109,7 @@ def _angles(group: Group) -> list[Text]:
         both = [means for means in both if BASELINE in means and "pr" in means]
         if both:
             larger = sum(means["pr"] > means[BASELINE] for means in both)
-            title = Strong(group.titled(f"angles in {stage.name}:"))
+            title = Strong(group.heading(f"angles in {stage.name}:"))
             text = (
                 f" min |sin θ| ends larger under PR than under P in {larger} of {len(both)} parts; the paper: in most."
             )
@@ -122,9 +120,9 @@ def _angles(group: Group) -> list[Text]:
 def _costs(group: Group) -> list[Text]:
     found: list[Text] = []
     for stage in group.stages:
-        told = [*_ratio(stage), *_reward(stage)]
-        if told:
-            found.append((Strong(group.titled(f"cost of {stage.name}:")), f" {'; '.join(told)}."))
+        costs = [*_ratio(stage), *_reward(stage)]
+        if costs:
+            found.append((Strong(group.heading(f"cost of {stage.name}:")), f" {'; '.join(costs)}."))
     return found
 
 
@@ -139,11 +137,11 @@ def _reward(stage: Stage) -> list[str]:
     return [] if spent is None else [f"the reward took {number(100 * spent, 1)}{NBSP}% of the training time"]
 
 
-def _place(one: Judged) -> str:
-    return one.group.titled(one.stage.name)
+def _place(one: ScoredStage) -> str:
+    return one.group.heading(one.stage.name)
 
 
-def _mean(one: Judged, product: str) -> str:
+def _mean(one: ScoredStage, product: str) -> str:
     sample = one.sample(product, "CIDEr")
     return "–" if sample is None else f"{number(sample.mean, 1)} (n{NBSP}={NBSP}{sample.n})"
 

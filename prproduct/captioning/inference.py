@@ -1,0 +1,184 @@
+"""Trained captioners: load them from run folders, and generate captions of images, greedily or by beam search.
+
+Nothing here needs training code: `prproduct caption` imports this module and not `training`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from prproduct.captioning.configuration import CaptionerConfig
+from prproduct.captioning.data.batches import RegionSource, collate
+from prproduct.captioning.data.prepared import VOCABULARY, CaptionSet, read_vocabulary
+from prproduct.captioning.data.vocabulary import Vocabulary
+from prproduct.captioning.decoding import Limits, beam
+from prproduct.captioning.metrics.files import ImageId
+from prproduct.captioning.model import Captioner
+from prproduct.lab import checkpoints, runs
+from prproduct.lab.errors import InputError
+
+PHASE_NAMES = {"xe": "cross-entropy", "rl": "REINFORCE"}
+EPOCHS = ("last", "best")  # which checkpoint of a run is used
+
+
+@dataclass(frozen=True)
+class Search:
+    """Settings of the search for a caption; the fields are also command-line options."""
+
+    beams: int = field(default=5, metadata={"help": "beginnings that are followed at a time; 1: the likeliest word"})
+    longest: int = field(default=16, metadata={"help": "words of a caption at most"})
+    shortest: int = field(default=0, metadata={"help": "words of a caption at least"})
+    unknown: bool = field(default=False, metadata={"help": "allow UNK, the word for all rare ones"})
+    block_trigrams: bool = field(default=False, metadata={"help": "never say three words in the same order twice"})
+    length_power: float = field(default=0.0, metadata={"help": "divide log-probabilities by the length to this power"})
+
+    def __post_init__(self) -> None:
+        if self.beams < 1:
+            raise InputError(f"{self.beams} beams; there must be at least 1")
+        _ = Limits(self.longest, self.shortest)
+
+
+@dataclass(frozen=True, eq=False)
+class GeneratedCaption:
+    """The caption that a captioner generated for an image."""
+
+    image: ImageId
+    caption: str
+    log_probability: float
+    words: tuple[str, ...]
+    attention: NDArray[np.float32]  # (words, regions): the attention weights of each word
+
+
+def generate_captions(
+    model: Captioner,
+    vocabulary: Vocabulary,
+    features: RegionSource,
+    images: Sequence[ImageId],
+    search: Search | None = None,
+    *,
+    batch_size: int = 50,
+    progress: Callable[[int], Any] = lambda images: None,
+) -> Iterator[GeneratedCaption]:
+    """A caption of each image, in their order; `progress` is called with the number of images of each batch."""
+    search, device = search or Search(), next(model.parameters()).device
+    limits = Limits(
+        search.longest, search.shortest, None if search.unknown else vocabulary.unknown, search.block_trigrams
+    )
+    for start in range(0, len(images), batch_size):
+        batch = images[start : start + batch_size]
+        regions = collate([features.of(image) for image in batch])
+        with torch.inference_mode():
+            memory = model.encode(regions.features.to(device), regions.present.to(device))
+            found = beam(model, memory, beams=search.beams, length_power=search.length_power, limits=limits)
+        region_counts = regions.present.sum(1).tolist()
+        for row, image in enumerate(batch):
+            caption = vocabulary.decode(found.words[row, 0].tolist())
+            words = tuple(caption.split())
+            attention = found.attention[row, 0, : len(words), : region_counts[row]].float().cpu().numpy()
+            yield GeneratedCaption(image, caption, float(found.scores[row, 0]), words, attention)
+        progress(len(batch))
+
+
+@dataclass(frozen=True, eq=False)
+class TrainedCaptioner:
+    """A captioner with its vocabulary, and the run or the card that it comes from."""
+
+    record: runs.Record
+    label: str
+    model: Captioner
+    vocabulary: Vocabulary
+    about: str  # its origin, in one line
+
+
+def open_runs(
+    folders: Sequence[Path], which: str = "best", captions: CaptionSet | None = None
+) -> list[TrainedCaptioner]:
+    """The captioner of each run's best or last epoch; `captions`, if given, must have the runs' vocabulary."""
+    records = [runs.read(folder) for folder in folders]
+    labels = run_labels([config_of(record) for record in records], folders)
+    vocabularies = [_vocabulary(record, captions) for record in records]
+    return [
+        TrainedCaptioner(
+            record, label, load_captioner(record.folder, which), vocabulary, f"{record.folder}, {which} epoch"
+        )
+        for record, label, vocabulary in zip(records, labels, vocabularies, strict=True)
+    ]
+
+
+def run_labels(configs: Sequence[CaptionerConfig], folders: Sequence[Path]) -> list[str]:
+    """Product and phase of each run; with the seed, or the folder, if these alone are not distinct.
+
+    >>> pr, rl = CaptionerConfig(product="pr"), CaptionerConfig(product="pr", phase="rl")
+    >>> run_labels([pr, rl], [Path("a"), Path("b")])
+    ['pr, cross-entropy', 'pr, REINFORCE']
+    >>> run_labels([pr, CaptionerConfig(product="pr", seed=1)], [Path("a"), Path("b")])
+    ['pr, cross-entropy, seed 0', 'pr, cross-entropy, seed 1']
+    """
+    short = [f"{config.product}, {PHASE_NAMES[config.phase]}" for config in configs]
+    with_seed = [f"{label}, seed {config.seed}" for label, config in zip(short, configs, strict=True)]
+    with_folder = [f"{label}, {folder}" for label, folder in zip(short, folders, strict=True)]
+    for labels in (short, with_seed, with_folder):
+        if len(set(labels)) == len(labels):
+            return labels
+    repeated = next(folder for folder in folders if folders.count(folder) > 1)
+    raise InputError(f"{repeated}: given twice; give each run once")
+
+
+def config_of(record: runs.Record) -> CaptionerConfig:
+    """The configuration of a captioner's run."""
+    if record.config.get("task") != "captioner":
+        raise InputError(f"{record.folder}: is a run of a {record.config.get('task')}, not of a captioner")
+    try:
+        stored = record.config["config"]
+        return CaptionerConfig(**{f.name: stored[f.name] for f in fields(CaptionerConfig) if f.name in stored})
+    except (KeyError, TypeError, ValueError) as error:
+        path = record.folder / runs.CONFIG
+        raise InputError(f"{path}: is not the configuration of a captioner's run ({error})") from None
+
+
+def load_captioner(folder: str | Path, which: str = "best") -> Captioner:
+    """The captioner of a run in eval mode, of its best epoch by validation CIDEr or of its last."""
+    if which not in EPOCHS:
+        raise InputError(f"the {which!r} epoch: choose {' or '.join(EPOCHS)}")
+    record = runs.read(folder)
+    config, data = config_of(record), record.config["data"]
+    checkpoint = checkpoints.load(Path(folder) / runs.CHECKPOINTS, chosen_step(folder, which), record.identity)
+    model = config.build(data["words"], data["width"])
+    model.load_state_dict(checkpoint.model)
+    return model.eval()
+
+
+def chosen_step(folder: str | Path, which: str = "best") -> int:
+    """The step of the checkpoint of a run's best epoch so far, or of its last checkpoint."""
+    place = Path(folder) / runs.CHECKPOINTS
+    steps = checkpoints.steps(place)
+    if not steps:
+        raise InputError(f"{place}: there is no checkpoint yet")
+    identity = runs.read(folder).identity
+    best = checkpoints.load(place, steps[-1], identity).state["position"]["best"] if which == "best" else None
+    return int(best["step"]) if best else steps[-1]
+
+
+def _vocabulary(record: runs.Record, captions: CaptionSet | None) -> Vocabulary:
+    """The vocabulary of a run, from its folder or from `captions`, checked against the run's fingerprint."""
+    path = record.folder / VOCABULARY
+    remedy = "give --captions, the folder that the run was trained with"
+    if captions is not None:
+        vocabulary = captions.vocabulary
+    elif path.exists():
+        vocabulary = read_vocabulary(path, remedy)
+    else:
+        raise InputError(f"{record.folder}: keeps no vocabulary; {remedy}")
+    known = record.config["data"]["vocabulary"]
+    if vocabulary.fingerprint != known:
+        raise InputError(
+            f"{record.folder}: was trained with another vocabulary: {known}, not {vocabulary.fingerprint}; {remedy}"
+        )
+    return vocabulary

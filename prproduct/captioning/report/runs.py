@@ -1,0 +1,356 @@
+"""The runs of a report: grouped by what may be compared, with the scores of their test captions, and a table of them.
+
+A group has the same captions and the same settings of cross-entropy. It has one stage for cross-entropy and one for
+each configuration of REINFORCE that starts from it; the runs of a stage differ in product and seed only.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from prproduct.captioning.inference import PHASE_NAMES, Search
+from prproduct.captioning.paper import METRICS
+from prproduct.captioning.results import scores_file
+from prproduct.lab.errors import InputError
+from prproduct.lab.files import read_json
+from prproduct.lab.report import observations
+from prproduct.lab.report.charts import display
+from prproduct.lab.report.content import Block, Code, Paragraph, Section, Table, Text, number, seconds_text
+from prproduct.lab.report.observations import BASELINE, adjusted, by_product, ending, once, placed, told_apart
+from prproduct.lab.report.origin import COLUMNS as ORIGIN_COLUMNS
+from prproduct.lab.report.origin import OPENING, origin, written
+from prproduct.lab.report.statistics import PairedDifference, Sample, paired_difference
+from prproduct.lab.runs import CONFIG, HARMLESS, Record
+
+
+class Column(NamedTuple):
+    """A column of Table 2: the name of its score in the COCO evaluation, and the metric that computes it."""
+
+    score: str
+    metric: str
+
+
+COLUMNS = dict(
+    zip(
+        METRICS,
+        (
+            *(Column(f"Bleu_{n}", "bleu") for n in range(1, 5)),
+            Column("METEOR", "meteor"),
+            Column("ROUGE_L", "rouge-l"),
+            Column("CIDEr", "cider"),
+            Column("SPICE", "spice"),
+        ),
+        strict=True,
+    )
+)
+
+
+SHARE_TRUE = "true"  # the column, and the score, of the toy world's extra metric: the share of true captions
+
+
+@dataclass(frozen=True)
+class Scores:
+    """The scores of a run's test captions. Only scores of the same search are compared."""
+
+    search: str  # the settings of the search and the number of images, in words
+    images: int
+    numbers: dict[str, float]  # percent by column of Table 2, and SHARE_TRUE if it is known
+    reasons: dict[str, str]  # for the columns without a number
+
+
+def scores_of(folder: str | Path, split: str = "test") -> dict[str, Any]:
+    """The content of a run's scores file: `how` captions were searched for, `scores` (1 is 100 %), and `failures`.
+
+    >>> scores_of("runs/a")
+    Traceback (most recent call last):
+    prproduct.lab.errors.InputError: runs/a/results/scores_test.json: no such file; the captions of test are not scored
+    """
+    path = scores_file(folder, split)
+    if not path.is_file():
+        raise InputError(f"{path}: no such file; the captions of {split} are not scored")
+    content = read_json(path)
+    scores, failures, how = (content.get(key) for key in ("scores", "failures", "how"))
+    if not (isinstance(scores, dict) and isinstance(failures, dict) and isinstance(how, dict)):
+        raise InputError(f"{path}: not the scores of captions; remove it and score them again")
+    wrong = [name for name, value in scores.items() if isinstance(value, bool) or not isinstance(value, int | float)]
+    if wrong or not isinstance(how.get("search"), dict) or not isinstance(content.get("images"), int):
+        raise InputError(f"{path}: {wrong[0] if wrong else 'search or images'} is wrong; remove it and score again")
+    return content
+
+
+def read_scores(folder: Path, split: str = "test") -> Scores | None:
+    """The scores by the columns of Table 2; None if the captions are not scored."""
+    if not scores_file(folder, split).exists():
+        return None
+    content = scores_of(folder, split)
+    if not content["scores"] and not content["failures"]:
+        return None  # captioned, but not scored
+    numbers, reasons = {}, {}
+    for column, (score, metric) in COLUMNS.items():
+        value = content["scores"].get(score)
+        if value is not None and math.isfinite(value):
+            numbers[column] = 100 * float(value)
+        else:
+            reasons[column] = str(content["failures"].get(metric, "it was not asked for, or is not a number"))
+    if SHARE_TRUE in content["scores"]:
+        numbers[SHARE_TRUE] = 100 * float(content["scores"][SHARE_TRUE])
+    return Scores(_search(content), content["images"], numbers, reasons)
+
+
+def _search(content: dict[str, Any]) -> str:
+    """The settings of a search, in words.
+
+    >>> _search({"how": {"split": "test", "epoch": "best", "search": {"beams": 5, "shortest": 3}}, "images": 1000})
+    '1,000 test images, 5 beams, best epoch, shortest 3'
+    """
+    how = content["how"]
+    own = how["search"]
+    usual = {f.name: f.default for f in fields(Search) if f.name not in ("beams", "longest")}
+    beams = own.get("beams", "?")
+    words = [
+        f"{content['images']:,} {how.get('split', '?')} images",
+        "the likeliest words" if beams == 1 else f"{beams} beams",
+        f"{how.get('epoch', '?')} epoch",
+    ]
+    other = [f"{name.replace('_', ' ')} {own[name]}" for name in usual if name in own and own[name] != usual[name]]
+    return ", ".join([*words, *other])
+
+
+_EPOCH_KEYS = ("epoch", "step", "train_loss", "validation_loss", "validation_cider", "time")
+_NOT_SHARED = ("product", "seed", "phase", *HARMLESS)
+UNUSED = {  # settings that a phase does not use
+    "xe": ("baseline", "candidates", "samples"),
+    "rl": ("captions_per_image", "feedback_step", "feedback_every", "feedback_limit", "dropout"),
+}
+
+
+class Run(observations.Run):
+    """A captioner's run."""
+
+    @cached_property
+    def scores(self) -> Scores | None:
+        """The scores of its test captions; None if they are not scored."""
+        return read_scores(self.record.folder)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """The runs of one phase that share all but product and seed."""
+
+    phase: str
+    name: str
+    settings: Mapping[str, Any]
+    runs: tuple[Run, ...]
+
+    @cached_property
+    def counted(self) -> dict[str, dict[int, Run]]:
+        """The runs that are averaged, by product and seed."""
+        return by_product(self.runs)
+
+
+@dataclass(frozen=True)
+class ScoredStage:
+    """The scores of a stage's captions for one setting of the search, by product and seed."""
+
+    group: Group
+    stage: Stage
+    search: str
+    scores: dict[str, dict[int, Scores]]
+
+    def values(self, product: str, column: str) -> dict[int, float]:
+        """The values of a column by seed."""
+        found = {seed: scores.numbers.get(column) for seed, scores in self.scores.get(product, {}).items()}
+        return {seed: value for seed, value in found.items() if value is not None}
+
+    def sample(self, product: str, column: str) -> Sample | None:
+        """Mean and standard deviation over the seeds."""
+        values = self.values(product, column)
+        return Sample.of(list(values.values())) if values else None
+
+    def difference(self, product: str, column: str) -> PairedDifference | None:
+        """The paired difference to the inner product, over the seeds that both have."""
+        return paired_difference(self.values(product, column), self.values(BASELINE, column))
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs on the same captions and features, with the same cross-entropy."""
+
+    name: str
+    captions: str  # their name
+    data: Mapping[str, Any]
+    settings: Mapping[str, Any]  # of cross-entropy
+    stages: tuple[Stage, ...]
+    alone: bool = False  # the only group of the report: headings need not name it
+
+    def heading(self, title: str) -> str:
+        """A title, with the group's name unless it is the only group."""
+        return title[:1].upper() + title[1:] if self.alone else f"{self.name}: {title}"
+
+    @property
+    def runs(self) -> list[Run]:
+        """The runs of all stages."""
+        return [run for stage in self.stages for run in stage.runs]
+
+    def scored_stages(self) -> Iterator[ScoredStage]:
+        """Every stage with scores, once for each setting of the search."""
+        for stage in self.stages:
+            by_search: dict[str, dict[str, dict[int, Scores]]] = {}
+            for product, runs in stage.counted.items():
+                for seed, run in runs.items():
+                    if run.scores:
+                        by_search.setdefault(run.scores.search, {}).setdefault(product, {})[seed] = run.scores
+            for search, scores in by_search.items():
+                yield ScoredStage(self, stage, search, scores)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A product compared with the inner product, by the CIDEr of test captions."""
+
+    scored: ScoredStage
+    product: str
+    difference: PairedDifference | None
+    adjusted: float | None  # the p value, corrected over all comparisons by Holm's method; None: no test
+
+
+def comparisons(groups: Sequence[Group]) -> list[Comparison]:
+    """Every product compared with the inner product, in every stage where both have scores."""
+    pairs = [
+        (scored, product, scored.difference(product, "CIDEr"))
+        for group in groups
+        for scored in group.scored_stages()
+        for product in scored.scores
+        if product != BASELINE and BASELINE in scored.scores
+    ]
+    tests = [found.p_value if found else None for *_, found in pairs]
+    return [Comparison(*pair, p_value) for pair, p_value in zip(pairs, adjusted(tests), strict=True)]
+
+
+def groups(records: Sequence[Record]) -> list[Group]:
+    """The runs grouped by captions, features and cross-entropy; of two runs of the same seed one is averaged."""
+    sorted_in: dict[str, dict[str, list[Run]]] = {}
+    for record in records:
+        first, stage = _settings(record)
+        inner = sorted_in.setdefault(json.dumps(first, sort_keys=True), {})
+        inner.setdefault(json.dumps(stage, sort_keys=True), []).append(
+            Run(record, *ending(record, record.config["config"]["epochs"], _EPOCH_KEYS))
+        )
+    shared = [json.loads(key) for key in sorted_in]
+    captions = [_captions(next(iter(inner.values()))[0].record) for inner in sorted_in.values()]
+    names = told_apart(
+        [f"{name}, {own['settings']['hidden']} hidden units" for name, own in zip(captions, shared, strict=True)],
+        [{**own["settings"], **own["data"]} for own in shared],
+    )
+    found = []
+    for name, called, own, inner in zip(names, captions, shared, sorted_in.values(), strict=True):
+        settings = sorted((json.loads(key) for key in inner), key=lambda stage: stage["phase"] == "rl")
+        labels = told_apart([PHASE_NAMES[stage["phase"]] for stage in settings], settings)
+        stages = tuple(
+            Stage(stage["phase"], label, stage, once(inner[json.dumps(stage, sort_keys=True)]))
+            for label, stage in zip(labels, settings, strict=True)
+        )
+        found.append(Group(name, called, own["data"], own["settings"], stages, len(shared) == 1))
+    return sorted(found, key=lambda group: group.name)
+
+
+def _settings(record: Record) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The settings that determine a run's group, and those that determine its stage in the group."""
+    try:
+        own, data = dict(record.config["config"]), dict(record.config["data"])
+        phase, product, seed = own["phase"], str(own["product"]), int(own["seed"])
+        _ = own["hidden"], own["epochs"], data["words"], data["width"], PHASE_NAMES[phase]
+        if phase == "xe":
+            shared = _shared(own)
+            return {"settings": shared, "data": data}, {"phase": phase, **shared}
+        start = record.config["start"]
+        first, stage = _shared(start["config"]), {"phase": phase, "from": start["from"], **_shared(own)}
+        # A run that starts from another product or seed is not comparable with the others.
+        for key, here in (("product", product), ("seed", seed)):
+            if start["config"][key] != here:
+                stage[f"start_{key}"] = start["config"][key]
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(
+            f"{record.folder / CONFIG}: is not that of a captioner's run ({error} is missing or wrong)"
+        ) from None
+    return {"settings": first, "data": data}, stage
+
+
+def _shared(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that all runs of a stage have in common."""
+    left_out = (*_NOT_SHARED, *UNUSED[config["phase"]])
+    return {key: value for key, value in config.items() if key not in left_out and value is not None}
+
+
+def _captions(record: Record) -> str:
+    """The name of a run's captions: the folder of --captions, "world" without it; for runs from Python a fingerprint.
+
+    Of a folder called captions, such as flickr8k/captions, it is the name of the parent folder.
+    """
+    try:
+        words = shlex.split(str(record.config["environment"].get("command", "")))
+    except ValueError:
+        words = []
+    if words[1:3] in (["train", "captioner"], ["reproduce", "captions"]):
+        values = [b for a, b in pairwise(words) if a == "--captions"]
+        values += [word.removeprefix("--captions=") for word in words if word.startswith("--captions=")]
+        place = Path(values[-1] if values else "world")
+        return (place.parent if place.name == "captions" else place).name or place.name
+    return f"captions {record.config['data'].get('captions', '?')}"
+
+
+_HEADER = ("product", "phase", "seed", "ended", "test CIDEr", "validation CIDEr", "time", *ORIGIN_COLUMNS)
+
+
+def runs_table(groups: Sequence[Group]) -> list[Section]:
+    """A section with a table of the runs of each group: how they ended, and the commands that made them."""
+    sections = [Section("Runs", (OPENING,))]
+    for group in groups:
+        rows = [_row(run, stage.phase) for stage in group.stages for run in sorted(stage.runs, key=placed)]
+        caption = f"{len(rows)} runs; {sum(run.counts for run in group.runs)} of them are averaged."
+        table = Table(caption, _HEADER, "llrlrrrllll", tuple(rows))
+        blocks: tuple[Block, ...] = (*(Paragraph(text) for text in _shared_settings(group)), table)
+        sections.append(Section(f"{group.name}: runs", blocks, level=3))
+    return sections
+
+
+def _row(run: Run, phase: str) -> tuple[Text, ...]:
+    cider = run.scores.numbers.get("CIDEr") if run.scores else None
+    return (
+        display(run.product),
+        PHASE_NAMES[phase],
+        str(run.seed),
+        run.status,
+        number(cider, 1),
+        _selected(run),
+        seconds_text(run.seconds),
+        *origin(run.record),
+    )
+
+
+def _selected(run: Run) -> str:
+    """The best validation CIDEr and its epoch."""
+    end = run.record.of("end")
+    chosen = end[0]["selected"] if end else None
+    return "–" if chosen is None else f"{number(100 * chosen['validation_cider'], 1)} (epoch {chosen['epoch'] + 1})"
+
+
+def _shared_settings(group: Group) -> list[Text]:
+    """Paragraphs of the settings that the runs of each stage share, and of their data."""
+    paragraphs: list[Text] = []
+    for stage in group.stages:
+        settings = ", ".join(
+            f"{key.replace('_', ' ')} {written(value)}" for key, value in stage.settings.items() if key != "phase"
+        )
+        paragraphs.append(f"In {stage.name} they share: {settings}.")
+    data = ", ".join(f"{key} {value}" for key, value in group.data.items())
+    paragraphs.append(("Data: ", Code(data), "."))
+    return paragraphs

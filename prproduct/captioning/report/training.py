@@ -1,0 +1,265 @@
+"""The training part of a report: curves over the epochs, angles of every layer, and cost in time."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from prproduct.captioning.report.runs import Group, Run, Stage
+from prproduct.lab.report.charts import display
+from prproduct.lab.report.content import (
+    Block,
+    Chart,
+    Folded,
+    Heading,
+    Line,
+    LinePanel,
+    Section,
+    Table,
+    Text,
+    number,
+    seconds_text,
+)
+from prproduct.lab.report.observations import BASELINE
+from prproduct.lab.report.origin import angles_of, machine
+from prproduct.lab.report.series import BAND, lines
+from prproduct.probe import AngleRecord
+
+_CURVES = {
+    "validation_cider": ("CIDEr of validation captions, %", 100.0),
+    "validation_loss": ("validation loss, per word", 1.0),
+    "train_loss": ("training loss", 1.0),
+}
+_REWARDS = {
+    "train_reward": ("reward of candidates, CIDEr-D, %", 100.0),
+    "train_baseline": ("baseline, CIDEr-D, %", 100.0),
+    "train_advantage": ("|reward − baseline|, CIDEr-D, %", 100.0),
+    "train_words": ("words of a candidate", 1.0),
+}
+# The layers that the paper's appendix plots, in its order.
+PARTS = {
+    "region_embedding": "regions aᵢ to vᵢ",
+    "global_embedding": "image a_g to v_g",
+    "attention_lstm.word": "Attention LSTM: word",
+    "attention_lstm.image": "Attention LSTM: v_g",
+    "attention_lstm.hidden": "Attention LSTM: hidden",
+    "language_lstm.attended": "Language LSTM: v̂",
+    "language_lstm.attention": "Language LSTM: h¹",
+    "language_lstm.hidden": "Language LSTM: hidden",
+    "output": "output layer",
+}
+OTHERS = {
+    "attention.region": "attention: vᵢ",
+    "attention.hidden": "attention: h¹",
+    "attention.score": "attention: score",
+    "tanh_layer": "tanh layer",
+}
+ENDING = 0.25  # the table's means are over this last share of the recorded steps
+# A resumed epoch timed only its last part. Epochs of cross-entropy differ by a few words, so some tolerance is needed.
+COMPLETE = 0.9  # an epoch with fewer than this share of the samples of the largest is not timed
+ALONE = 0.9  # a run had its core to itself if its CPU time was at least this share of its wall time
+
+Series = dict[str, dict[str, dict[int, dict[float, float]]]]  # layer → product → seed → step → min |sin θ|
+
+
+def training(group: Group) -> list[Section]:
+    """A section of curves for each stage that has a finished run."""
+    found = []
+    for stage in (stage for stage in group.stages if stage.counted):
+        keys = {**_CURVES, **(_REWARDS if stage.phase == "rl" else {})}
+        others = stage.settings.get("baseline") == "others"
+        if others:
+            del keys["train_baseline"]
+        recorded = {key for runs in stage.counted.values() for run in runs.values() for e in run.epochs for key in e}
+        keys = {key: shown for key, shown in keys.items() if key in recorded}
+        panels = tuple(LinePanel(title, "epoch", _lines(stage, key, scale)) for key, (title, scale) in keys.items())
+        caption = f"{BAND} The epoch whose captions are tested is the one with the largest validation CIDEr."
+        if stage.phase == "rl":
+            caption += (
+                " The loss of REINFORCE is no measure of success: rewards are compared with a baseline that rises with "
+                "them."
+            )
+            if others:
+                caption += (
+                    " The baseline of a candidate is the mean reward of the image's other candidates. Over all of them "
+                    "it has the same mean as the reward, and so no plot of its own."
+                )
+        found.append(Section(group.heading(stage.name), (Chart(caption, panels),), level=3))
+    return found
+
+
+def _lines(stage: Stage, key: str, scale: float) -> tuple[Line, ...]:
+    return lines(
+        {
+            product: {seed: _of_epochs(run, key, scale) for seed, run in runs.items()}
+            for product, runs in stage.counted.items()
+        }
+    )
+
+
+def _of_epochs(run: Run, key: str, scale: float) -> dict[float, float]:
+    """The value of each epoch, counted from 1; NaN, a gap in the curve, if it was not finite."""
+    found = ((epoch["epoch"] + 1, epoch.get(key)) for epoch in run.epochs)
+    return {epoch: math.nan if value is None else scale * value for epoch, value in found}
+
+
+def angles(group: Group) -> list[Section]:
+    """Sections on min |sin θ| of each layer, over the training and at its end, for stages that recorded angles."""
+    found = []
+    for stage in group.stages:
+        values = series(stage)
+        shown = [part for part in PARTS if part in values]
+        if not shown:
+            continue
+        caption = (
+            "The smallest |sin θ| between a layer's weight vectors and one data vector, averaged over the data vectors "
+            f"of a batch: the statistic of the paper's appendix, of the parts that it plots. {BAND}"
+        )
+        blocks: list[Block] = [Chart(caption, _panels(values, shown, PARTS)), _ending(values, shown)]
+        others = [part for part in OTHERS if part in values]
+        if others:
+            chart = Chart("Layers that the paper's appendix does not plot.", _panels(values, others, OTHERS))
+            blocks.append(Folded("The other layers", (chart,)))
+        found.append(Section(group.heading(f"angles in {stage.name}"), tuple(blocks), level=3))
+    return found
+
+
+def _panels(values: Series, parts: Sequence[str], names: Mapping[str, str]) -> tuple[LinePanel, ...]:
+    return tuple(LinePanel(names[part], "training step", lines(values[part])) for part in parts)
+
+
+def series(stage: Stage) -> Series:
+    """min |sin θ| by layer, product, seed and step, of the runs that are averaged."""
+    values: Series = {}
+    for product, runs in stage.counted.items():
+        for seed, run in runs.items():
+            for record in (record for record in angles_of(run.record) if _wanted(record)):
+                by_product = values.setdefault(record.layer, {})
+                assert record.sample_min_sin is not None
+                by_product.setdefault(product, {}).setdefault(seed, {})[record.step] = record.sample_min_sin
+    return values
+
+
+def _wanted(record: AngleRecord) -> bool:
+    # Not `record.training`: REINFORCE differentiates in eval mode, without dropout.
+    return record.sample_min_sin is not None and math.isfinite(record.sample_min_sin)
+
+
+def endings(values: Series, part: str) -> dict[str, float]:
+    """For each product, the mean over seeds and over the last quarter of the recorded steps.
+
+    >>> endings({"output": {"p": {0: {0: 0.9, 10: 0.8, 20: 0.7, 30: 0.5}}}}, "output")
+    {'p': 0.5}
+    """
+    found = {}
+    for product, seeds in values[part].items():
+        last = [
+            [by_step[step] for step in sorted(by_step)[-math.ceil(ENDING * len(by_step)) :]]
+            for by_step in seeds.values()
+        ]
+        found[product] = statistics.fmean(statistics.fmean(own) for own in last)
+    return found
+
+
+def _ending(values: Series, parts: Sequence[str]) -> Table:
+    products = list(dict.fromkeys(product for part in parts for product in values[part]))
+    rows = []
+    for part in parts:
+        means = endings(values, part)
+        above = [product for product in means if product != BASELINE and means[product] > means.get(BASELINE, math.inf)]
+        cells = [number(means.get(product), 3) for product in products]
+        rows.append((PARTS[part], *cells, ", ".join(map(display, above)) or "–"))
+    caption = "min |sin θ| in the last quarter of the recorded steps, mean over seeds; last, the products above P."
+    header = ("part", *map(display, products), "above P")
+    return Table(caption, header, "l" + "r" * len(products) + "l", tuple(rows))
+
+
+def cost(groups: Sequence[Group]) -> Section:
+    """A section with a table of times, one row for each stage, machine and product."""
+    rows: list[tuple[Text, ...] | Heading] = []
+    for group in groups:
+        for stage in (stage for stage in group.stages if stage.counted):
+            rows.append(Heading(group.heading(stage.name)))
+            rows += _rows(stage)
+    caption = (
+        "Wall time of a run, mean over runs; and of a training step: the median over all epochs but each run's first, "
+        "which compiles. Angles are recorded in that time where they were asked for. The ratio is to P on the same "
+        "machine, and only of runs that had their core to themselves: of one that got less than "
+        f"{100 * ALONE:.0f} % of it, or did not record it, the time compares nothing. Decoding and reward are shares "
+        "of REINFORCE's training time; the rest is the gradient. prproduct bench is the better judge of speed."
+    )
+    header = ("product", "runs", "training", "evaluation", "a step", "ratio to P", "decoding", "reward", "machine")
+    return Section("Cost", (Table(caption, header, "lrrrrrrrl", tuple(rows)),))
+
+
+def _rows(stage: Stage) -> Iterator[tuple[Text, ...]]:
+    machines: dict[str, dict[str, list[Run]]] = {}
+    for product, runs in stage.counted.items():
+        for run in runs.values():
+            machines.setdefault(machine(run.record), {}).setdefault(product, []).append(run)
+    for name, by_product in machines.items():
+        base = by_product.get(BASELINE, [])
+        for product, own in by_product.items():
+            step = step_seconds(own)
+            yield (
+                display(product),
+                str(len(own)),
+                seconds_text(statistics.fmean(_total(run, "train_seconds") for run in own)),
+                seconds_text(statistics.fmean(_total(run, "evaluation_seconds") for run in own)),
+                "–" if step is None else f"{1000 * step:,.0f} ms" if step >= 0.01 else f"{1000 * step:.1f} ms",
+                number(step_ratio(own, base)),
+                _percent(share(own, "decoding_seconds")),
+                _percent(share(own, "reward_seconds")),
+                name,
+            )
+
+
+def step_seconds(runs: Sequence[Run]) -> float | None:
+    """The median time of a training step over the complete epochs of runs; None if there are none."""
+    seconds = [value for run in runs for value in _step_times(run.epochs)]
+    return statistics.median(seconds) if seconds else None
+
+
+def step_ratio(runs: Sequence[Run], base: Sequence[Run]) -> float | None:
+    """The time of a step relative to `base`; None if a run of either did not have its core to itself."""
+    if not all(map(_alone, (*runs, *base))):
+        return None
+    step, other = step_seconds(runs), step_seconds(base)
+    return step / other if step and other else None
+
+
+def _alone(run: Run) -> bool:
+    """True if the recorded CPU time of training is (nearly) its wall time; False if it was not recorded."""
+    times = [epoch["time"] for epoch in run.epochs]
+    if not times or any("cpu_seconds" not in time for time in times):
+        return False
+    return bool(sum(time["cpu_seconds"] for time in times) >= ALONE * sum(time["train_seconds"] for time in times))
+
+
+def share(runs: Sequence[Run], part: str) -> float | None:
+    """The share of the training time that `part` took; None if it was not recorded."""
+    times = [epoch["time"] for run in runs for epoch in run.epochs if part in epoch["time"]]
+    whole = sum(time["train_seconds"] for time in times)
+    return sum(time[part] for time in times) / whole if whole else None
+
+
+def _step_times(epochs: Sequence[Mapping[str, Any]]) -> list[float]:
+    """Seconds per step of each complete epoch, without the first, which compiles."""
+    samples = [epoch["time"]["train_seconds"] * epoch["time"]["samples_per_second"] for epoch in epochs]
+    steps = epochs[0]["step"] / (epochs[0]["epoch"] + 1) if epochs else 1
+    times = [
+        epoch["time"]["train_seconds"] / steps
+        for epoch, count in zip(epochs, samples, strict=True)
+        if count > COMPLETE * max(samples)
+    ]
+    return times[1:] if len(times) > 1 else times
+
+
+def _total(run: Run, key: str) -> float:
+    return float(sum(epoch["time"][key] for epoch in run.epochs))
+
+
+def _percent(value: float | None) -> str:
+    return "–" if value is None else f"{number(100 * value, 1)} %"

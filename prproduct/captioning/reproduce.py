@@ -1,0 +1,206 @@
+"""`prproduct reproduce captions`: the paper's captioning experiment as a sweep.
+
+For each product and seed one job trains both phases, cross-entropy and then REINFORCE. Afterwards the test captions of
+every run are generated and scored, and a report is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from prproduct.captioning import report
+from prproduct.captioning.command import CaptionsOption, FeaturesOption
+from prproduct.captioning.configuration import PHASES, CaptionerConfig
+from prproduct.captioning.data.pictures import list_all
+from prproduct.captioning.dataset import WORLD, check_ids, dataset_options, extra_metrics, open_dataset
+from prproduct.captioning.metrics.command import name_failure
+from prproduct.captioning.results import write_results
+from prproduct.captioning.training import train
+from prproduct.lab import runs
+from prproduct.lab.errors import InputError
+from prproduct.lab.files import check_writable
+from prproduct.lab.options import takes_options_of
+from prproduct.lab.sweep import Job, Plan, sweep
+from prproduct.lab.sweep.progress import Silent, Terminal, exit_if_unfinished
+
+# Column names of the paper's Table 2, so that the table fits into 80 columns.
+_SHORT = {**{f"Bleu_{n}": f"B{n}" for n in range(1, 5)}, "METEOR": "M", "ROUGE_L": "RL", "CIDEr": "C", "SPICE": "S"}
+_TITLE = "test captions by beam search, in %: BLEU, METEOR, ROUGE-L, CIDEr, SPICE"
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Products, number of seeds, and the options that differ from the paper's: of the network and of each phase."""
+
+    products: tuple[str, ...]
+    seeds: int
+    network: dict[str, Any] = field(default_factory=dict)
+    xe: dict[str, Any] = field(default_factory=dict)
+    rl: dict[str, Any] = field(default_factory=dict)
+
+
+_SMALL_NETWORK = {"hidden": 64, "embedding": 64, "attention": 64}
+SCALES = {
+    "quick": Scale(
+        ("p", "pr"),
+        1,
+        {**_SMALL_NETWORK, "dropout": 0.1},
+        {"epochs": 15, "batch_size": 20, "learning_rate": 5e-3, "angles": 100},
+        {"epochs": 8, "batch_size": 20, "learning_rate": 5e-4, "angles": 100},
+    ),
+    "small": Scale(
+        ("p", "r", "pr"),
+        1,
+        {"hidden": 256, "embedding": 256, "attention": 128},
+        {"epochs": 5, "batch_size": 10, "angles": 300},  # many small steps: few epochs fit
+        {"epochs": 1, "batch_size": 10, "angles": 300},
+    ),
+    "paper": Scale(("p", "r", "pr"), 1, {}, {"angles": 500}, {"angles": 500}),
+}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The runs of a sweep: a scale, and the options that override it.
+
+    >>> Choice(scale="huge")
+    Traceback (most recent call last):
+    prproduct.lab.errors.InputError: scale 'huge' is not known; there are quick, small, paper
+    """
+
+    scale: str = field(default="quick", metadata={"help": ", ".join(SCALES)})
+    seeds: int | None = field(default=None, metadata={"help": "how many: 0, 1, …; the same for all products"})
+    product: tuple[str, ...] | None = field(default=None, metadata={"help": "another product; may be given often"})
+    xe_epochs: int | None = field(default=None, metadata={"help": "of cross-entropy"})
+    rl_epochs: int | None = field(default=None, metadata={"help": "of REINFORCE"})
+
+    def __post_init__(self) -> None:
+        if self.scale not in SCALES:
+            raise InputError(f"scale {self.scale!r} is not known; there are {', '.join(SCALES)}")
+        if self.seeds is not None and self.seeds < 1:
+            raise InputError(f"seeds is {self.seeds}, it must be at least 1")
+
+
+def pairs(choice: Choice) -> list[tuple[CaptionerConfig, CaptionerConfig]]:
+    """The configurations of both phases for each product and seed.
+
+    >>> [(xe.product, xe.seed, rl.phase) for xe, rl in pairs(Choice())]
+    [('p', 0, 'rl'), ('pr', 0, 'rl')]
+    """
+    scale = SCALES[choice.scale]
+    xe, rl = dict(scale.xe), dict(scale.rl)
+    if choice.xe_epochs is not None:
+        xe["epochs"] = choice.xe_epochs
+    if choice.rl_epochs is not None:
+        rl["epochs"] = choice.rl_epochs
+    return [
+        (
+            CaptionerConfig(phase="xe", product=product, seed=seed, **scale.network, **xe),
+            CaptionerConfig(phase="rl", product=product, seed=seed, **rl),
+        )
+        for seed in range(choice.seeds or scale.seeds)
+        for product in choice.product or scale.products
+    ]
+
+
+def folder_of(output: Path, config: CaptionerConfig) -> Path:
+    """The folder of a run inside the folder of its sweep.
+
+    >>> print(folder_of(Path("runs"), CaptionerConfig(phase="rl", product="tempered:0.5", seed=3)))
+    runs/tempered-0.5/seed-3/rl
+    """
+    return output / (config.product or "pr").replace(":", "-") / f"seed-{config.seed}" / config.phase
+
+
+def jobs(choice: Choice, output: Path, captions: str, source: Path | None) -> list[Job]:
+    """A job for each product and seed, which trains both phases; its folder is that of the second."""
+    output, features = output.absolute(), None if source is None else source.absolute()
+    captions = captions if features is None else str(Path(captions).absolute())
+    found = []
+    for xe, rl in pairs(choice):
+        target = folder_of(output, rl)
+        call = partial(train_both, xe, rl, output, captions, features)
+        found.append(Job(str(target.parent.relative_to(output)), target, call, 1))
+    return found
+
+
+def train_both(xe: CaptionerConfig, rl: CaptionerConfig, output: Path, captions: str, source: Path | None) -> None:
+    """Train cross-entropy, then REINFORCE from its last epoch; finished runs are left as they are."""
+    dataset, options = open_dataset(captions, source), dataset_options(captions, source)
+    first = train(xe, folder_of(output, xe), dataset, places=options, resume=True)
+    rl = replace(rl, product=xe.product)
+    train(rl, folder_of(output, rl), dataset, places=options, start=first, resume=True)
+
+
+@takes_options_of(Choice, Plan)
+def captions(
+    choice: Choice,
+    plan: Plan,
+    output: Annotated[Path, typer.Option("--output", "-o", help="the folder of the runs and their page")] = Path(
+        "runs/captions"
+    ),
+    captions: CaptionsOption = WORLD,
+    source: FeaturesOption = None,
+    pictures: Annotated[
+        Path | None, typer.Option(help="a folder or zip archive of the pictures, for the page", show_default=False)
+    ] = None,
+    address: Annotated[str | None, typer.Argument(help="of a Ray cluster, behind --ray", show_default=False)] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="show no progress")] = False,
+) -> None:
+    """The paper's Table 2: captioners under P, R and PR, by cross-entropy and then REINFORCE on CIDEr."""
+    check_writable(output)
+    plan.check(address)
+    dataset = open_dataset(captions, source)  # raises for wrong files here, once, not in every job
+    check_ids(dataset)
+    if pictures is not None:
+        list_all([pictures])
+    wanted = jobs(choice, output, captions, source)
+    workers = plan.open(len(wanted), address)
+    progress = Silent() if quiet else Terminal()
+    progress.say(f"{len(wanted)} runs of two phases in {output}; {workers}")
+    results = sweep(wanted, workers, retries=plan.retries, progress=progress)
+    folders = [result.job.folder.parent / phase for result in results if result.finished for phase in PHASES]
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, disable=quiet or not console.is_terminal) as bar:
+        images, failures = len(dataset.captions.of("test")), dict[str, str]()
+        for folder in folders:
+            task = bar.add_task(f"test captions of {folder.relative_to(output.absolute())}", total=images)
+            scored = write_results(
+                folder,
+                dataset,
+                extra_metrics=extra_metrics(captions),
+                progress=lambda done, task=task: bar.advance(task, done),  # type: ignore[misc]
+            )
+            failures |= scored["failures"]
+    for metric, reason in failures.items():
+        name_failure(metric, reason, "the same command computes it when that is mended")
+    if folders:
+        Console().print(_table(folders))
+        report.write(folders, output / "report.html", pictures)
+        Console().print(f"the page: {output / 'report.html'}", highlight=False, markup=False, soft_wrap=True)
+    exit_if_unfinished(results)
+
+
+def _table(folders: Sequence[Path]) -> Table:
+    table = Table(title=_TITLE, title_justify="left", box=SIMPLE, padding=(0, 1, 0, 0))
+    for name in ("product", "seed", "phase"):
+        table.add_column(name)
+    scored = [(runs.read(folder).config["config"], report.scores_of(folder)["scores"]) for folder in folders]
+    names = list(dict.fromkeys(name for _, scores in scored for name in scores))
+    for name in names:
+        table.add_column(_SHORT.get(name, name), justify="right")
+    for config, scores in scored:
+        cells = [f"{100 * scores[name]:.1f}" if name in scores else "–" for name in names]
+        table.add_row(config["product"], str(config["seed"]), config["phase"], *cells)
+    return table
