@@ -109,7 +109,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--product", default="pr", help="p, pr, tempered:0.5, … (prproduct.products)")
     sizes = {"layers": 4, "width": 128, "context": 128, "batch": 16}
-    for name, default in {**sizes, "steps": 1500, "every": 100, "seed": 0, "threads": 1}.items():
+    for name, default in {**sizes, "steps": 1200, "every": 100, "seed": 0, "threads": 1}.items():
         parser.add_argument(f"--{name}", type=int, default=default, help=f"default: {default}")
     parser.add_argument("--learning-rate", type=float, default=1e-3, help="default: 0.001")
     parser.add_argument("-o", "--output", type=Path, help="a JSON file for the configuration and all evaluations")
