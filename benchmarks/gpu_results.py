@@ -20,8 +20,7 @@ from typing import Any
 
 import torch
 
-from prproduct.bench.devices import checked
-from prproduct.bench.machine import Machine
+from prproduct.bench.machine import Machine, checked
 from prproduct.lab.errors import InputError
 from prproduct.ops import native
 

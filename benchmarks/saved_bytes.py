@@ -13,7 +13,7 @@ import torch
 
 import prproduct as pr
 from prproduct.bench.cases import CASES, Case
-from prproduct.bench.memory import kept_bytes
+from prproduct.bench.profiling import kept_bytes
 
 
 def main() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from prproduct.bench.rows import Report
+from prproduct.bench.results import Report
 from prproduct.bench.timing import Verdict
 
 

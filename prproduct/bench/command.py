@@ -15,12 +15,10 @@ from typer import Option
 
 from prproduct.bench import plot as picture
 from prproduct.bench.cases import Case, chosen, swept
-from prproduct.bench.devices import checked
-from prproduct.bench.machine import Machine
+from prproduct.bench.machine import Machine, checked
 from prproduct.bench.measure import measure
+from prproduct.bench.results import Report, Settings, remarks, table
 from prproduct.bench.reward import RewardCase
-from prproduct.bench.rows import Report, Settings
-from prproduct.bench.table import remarks, table
 from prproduct.bench.timing import Budget
 from prproduct.lab.errors import InputError
 from prproduct.ops import native

@@ -1,14 +1,19 @@
-"""On what a figure was measured."""
+"""On what is measured: the machine of a figure, the device, how a step is timed there and what memory it takes."""
 
 from __future__ import annotations
 
 import os
 import platform
 import subprocess
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+
+from prproduct.bench.timing import Step
+from prproduct.lab.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -33,12 +38,6 @@ class Machine:
         commit = "" if self.commit is None else f", commit {self.commit}"
         gpu = "" if self.gpu is None else f"{self.gpu}, "
         return f"torch {self.torch}, {gpu}{self.cpu}, {self.cores} cores{load}{commit}"
-
-
-def waiting_seconds() -> float | None:
-    """How long this process's threads, all together, have been ready to run without a core; None off Linux."""
-    statistics = [path.read_text().split() for path in Path("/proc/self/task").glob("*/schedstat")]
-    return sum(int(nanoseconds) for _, nanoseconds, _ in statistics) / 1e9 if statistics else None
 
 
 def _cpu() -> str:
@@ -67,3 +66,69 @@ def _commit() -> str | None:
     except OSError:  # no git
         return None
     return None if any(result.returncode for result in results) else results[-1].stdout.strip()
+
+
+_CACHE = 2**28  # bytes, more than the second-level cache of any GPU so far
+
+
+def checked(name: str) -> torch.device:
+    """The device of this name, if it is there.
+
+    >>> checked("cpu")
+    device(type='cpu')
+    >>> checked("gpu")
+    Traceback (most recent call last):
+    prproduct.lab.errors.InputError: --device gpu: unknown; there are cpu, cuda, cuda:1, …
+    """
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise InputError(f"--device {name}: unknown; there are cpu, cuda, cuda:1, …") from None
+    if device.type not in ("cpu", "cuda"):
+        raise InputError(f"--device {name}: times are taken on cpu and cuda only")
+    if device.type == "cuda" and not (device.index or 0) < torch.cuda.device_count():
+        raise InputError(f"--device {name}: torch finds {torch.cuda.device_count()} CUDA devices here")
+    return device
+
+
+def made_on(device: torch.device) -> AbstractContextManager[object]:
+    """Tensors and modules made inside lie on this device."""
+    return nullcontext() if device.type == "cpu" else device
+
+
+class CudaTimer:
+    """Times steps by CUDA's events, with the second-level cache overwritten before each."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.cache = torch.empty(_CACHE, dtype=torch.int8, device=device)
+
+    def __call__(self, step: Step) -> float:
+        """Seconds of a step, kernels and the gaps between them that Python's work leaves."""
+        with torch.cuda.device(self.device):
+            step.prepare()
+            self.cache.zero_()
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            step()
+            end.record()
+            end.synchronize()
+        return start.elapsed_time(end) / 1e3
+
+
+def timer_of(device: torch.device) -> Callable[[Step], float] | None:
+    """The timer of a GPU; None on a CPU, where `take_turns` has its clock."""
+    return CudaTimer(device) if device.type == "cuda" else None
+
+
+def peak_bytes(step: Step, device: torch.device) -> int | None:
+    """Bytes that one step allocates at most beside those that were there before; None where torch does not tell."""
+    if device.type != "cuda":
+        return None
+    step.prepare()
+    torch.cuda.synchronize(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device)
+    step()
+    torch.cuda.synchronize(device)
+    return torch.cuda.max_memory_allocated(device) - before

@@ -12,12 +12,11 @@ from torch import Tensor, nn
 
 import prproduct as pr
 from prproduct.bench.cases import Case
-from prproduct.bench.devices import made_on, peak_bytes, timer_of
 from prproduct.bench.literal import make_literal, why_not_literal
-from prproduct.bench.memory import kept_bytes
-from prproduct.bench.paths import path_of
+from prproduct.bench.machine import made_on, peak_bytes, timer_of
+from prproduct.bench.profiling import kept_bytes, path_of
+from prproduct.bench.results import NOT_ASKED_FOR, Row, Settings
 from prproduct.bench.reward import RewardCase
-from prproduct.bench.rows import NOT_ASKED_FOR, Row, Settings
 from prproduct.bench.timing import AGAIN, NATIVE, OURS, REFERENCE, Budget, Step, take_turns
 from prproduct.ops.autograd import Memory
 

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter, StrMethodFormatter
 
 from prproduct.bench.cases import SWEEPS
-from prproduct.bench.rows import Report, Row
+from prproduct.bench.results import Report, Row
 from prproduct.bench.timing import Verdict
 from prproduct.lab.errors import InputError
 

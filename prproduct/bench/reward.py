@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from prproduct.bench.paths import NATIVE_OPS
-from prproduct.bench.rows import NOT_ASKED_FOR, Row
+from prproduct.bench.profiling import NATIVE_OPS
+from prproduct.bench.results import NOT_ASKED_FOR, Row
 from prproduct.bench.timing import AGAIN, NATIVE, OURS, Budget, take_turns
 from prproduct.captioning.metrics.speed import reward_calls
 

@@ -12,9 +12,8 @@ from prproduct.bench import cases, command
 from prproduct.bench.cases import Case
 from prproduct.bench.machine import Machine
 from prproduct.bench.plot import save
+from prproduct.bench.results import Report, Row, Settings, remarks, table
 from prproduct.bench.reward import RewardCase
-from prproduct.bench.rows import Report, Row, Settings
-from prproduct.bench.table import remarks, table
 from prproduct.bench.timing import AGAIN, NATIVE, OURS, REFERENCE
 
 TINY = [

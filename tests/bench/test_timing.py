@@ -6,8 +6,7 @@ import sys
 
 import pytest
 
-from prproduct.bench.machine import waiting_seconds
-from prproduct.bench.timing import AGAIN, NATIVE, OURS, REFERENCE, Budget, Times, Verdict, take_turns
+from prproduct.bench.timing import AGAIN, NATIVE, OURS, REFERENCE, Budget, Times, Verdict, take_turns, waiting_seconds
 
 
 def times(ours, native=None, again=None, reference=()):

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 import prproduct as pr
-from prproduct.bench.memory import kept_bytes
 from prproduct.bench.networks import InPlaceBlock
+from prproduct.bench.profiling import kept_bytes
 
 FLOAT = 4
 ROWS, IN, OUT = 6, 5, 3
