@@ -13,10 +13,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from prproduct.bench.networks import GPT, InPlaceNet, ViT
+from prproduct.bench.networks import GPT, InPlaceNet
 from prproduct.bench.reward import RewardCase
 from prproduct.bench.timing import Step
 from prproduct.classification import models
+from prproduct.classification.models.vit import ViT
 from prproduct.lab.errors import InputError
 
 
@@ -192,7 +193,7 @@ CASES: list[Case | RewardCase] = [
     net("nets", "PreResNet-110", partial(models.build, "preresnet110"), 128, 1.15),
     net("nets", "DenseNet-BC-100-12", partial(models.build, "densenet-bc-100-12"), 64, 1.12),
     net("nets", "WRN-28-10", partial(models.build, "wrn-28-10"), 8, 1.08),
-    net("transformers", "ViT-S of 4×4 patches", partial(ViT, classes=10), 16, 1.08, AUTOCAST_TARGET),
+    net("transformers", "ViT-S of 4×4 patches", ViT, 16, 1.08, AUTOCAST_TARGET),
     Case("transformers", "GPT-2 of 6 layers, 2×256 tokens", GPT, (2, 256), 1.08, classes=50257, vocabulary=50257),
     net("inplace", "residuals added in place", InPlaceNet, 32, None),
     RewardCase(),

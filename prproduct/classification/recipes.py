@@ -74,6 +74,8 @@ PAPER = {
     "wrn": Recipe(epochs=200, batch_size=128, weight_decay=5e-4, milestones=(60, 120, 160), decay=0.2, first_epoch=0.1),
     "densenet-bc": Recipe(epochs=300, batch_size=64, weight_decay=1e-4, milestones=(150, 225), first_epoch=0.1),
 }
+# The paper has no transformer; this is our choice.
+VIT = Recipe(epochs=100, batch_size=128, optimizer="adam", learning_rate=1e-3, milestones=(50, 75), first_epoch=0.1)
 # The paper states nothing about the fully connected network; these are our choice.
 MLP = {
     "digits": Recipe(epochs=30, batch_size=32, learning_rate=0.02),
@@ -91,4 +93,4 @@ def recipe(arch: str, data: str) -> Recipe:
     source(data)
     if family == "mlp":
         return MLP.get(data, MLP["fashion-mnist"])
-    return replace(PAPER[family], augment=data.startswith("cifar"))
+    return replace(VIT if family == "vit" else PAPER[family], augment=data.startswith("cifar"))

@@ -10,12 +10,13 @@ import prproduct as pr
 from prproduct.bench.cases import CASES, SWEEPS, Case, chosen, output_of, swept
 from prproduct.bench.literal import make_literal, why_not_literal
 from prproduct.bench.measure import Contenders, measure
-from prproduct.bench.networks import GPT, InPlaceNet, ViT
+from prproduct.bench.networks import GPT, InPlaceNet
 from prproduct.bench.profiling import INDUCTOR, NATIVE_OPS, PLAIN, kept_bytes, path_of
 from prproduct.bench.results import Settings
 from prproduct.bench.reward import RewardCase
 from prproduct.bench.timing import AGAIN, OURS, REFERENCE, Budget
 from prproduct.bench.timing import NATIVE as NATIVE_STEP
+from prproduct.classification.models.vit import ViT
 from prproduct.lab.errors import InputError
 from prproduct.ops import native
 

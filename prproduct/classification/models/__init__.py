@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from torch import nn
 
-from prproduct.classification.models import densenet, mlp, preresnet, resnet
+from prproduct.classification.models import densenet, mlp, preresnet, resnet, vit
 from prproduct.lab.errors import InputError
 
 __all__ = ["FAMILIES", "build", "family", "names"]
@@ -64,6 +64,15 @@ def _densenet(found: re.Match[str], image: Image) -> nn.Module:
     return densenet.DenseNet(_per_stage(found, 4, 6), growth, image.channels, image.classes)
 
 
+def _vit(found: re.Match[str], image: Image) -> nn.Module:
+    depth, width = int(found["depth"]), int(found["width"])
+    if depth < 1 or width < 64 or width % 64:
+        raise InputError(f"{found[0]}: a ViT has at least one block, and a width of 64, 128, 192, …")
+    if image.size % 4:
+        raise InputError(f"{found[0]}: images of {image.size} pixels a side cannot be divided into patches of 4")
+    return vit.ViT(image.size, 4, width, depth, width // 64, image.classes, image.channels)
+
+
 def _per_stage(found: re.Match[str], outside: int, convolutions: int) -> int:
     """Return the blocks per stage, from depth = outside + convolutions · blocks."""
     depth = int(found["depth"])
@@ -80,6 +89,7 @@ FAMILIES = [
     Family("preresnet", "preresnetDEPTH[-basic|-bottleneck]", "preresnet" + _BLOCK, _preresnet),
     Family("wrn", "wrn-DEPTH-WIDTH", r"wrn-(?P<depth>\d+)-(?P<width>\d+)", _wideresnet),
     Family("densenet-bc", "densenet-bc-DEPTH-GROWTH", r"densenet-bc-(?P<depth>\d+)-(?P<growth>\d+)", _densenet),
+    Family("vit", "vit-DEPTH-WIDTH", r"vit-(?P<depth>\d+)-(?P<width>\d+)", _vit),
 ]
 
 
@@ -88,7 +98,7 @@ def names() -> str:
 
     >>> names()
     'mlp[-LAYERS-WIDTH], mlp is mlp-5-256; resnetDEPTH[-basic|-bottleneck]; preresnetDEPTH[-basic|-bottleneck]; \
-wrn-DEPTH-WIDTH; densenet-bc-DEPTH-GROWTH'
+wrn-DEPTH-WIDTH; densenet-bc-DEPTH-GROWTH; vit-DEPTH-WIDTH'
     """
     return "; ".join(family.form for family in FAMILIES)
 
@@ -103,7 +113,7 @@ def family(name: str) -> str:
 
 
 def build(name: str, in_channels: int = 3, classes: int = 10, image_size: int = 32) -> nn.Module:
-    """Return the network `name`, initialised from torch's global generator. Only MLPs depend on `image_size`.
+    """Return the network `name`, initialised from torch's global generator. Only MLPs and ViTs depend on `image_size`.
 
     >>> sum(p.numel() for p in build("resnet20").parameters())
     272474

@@ -21,6 +21,7 @@ SMALL = [
     "preresnet11-bottleneck",
     "wrn-10-1",
     "densenet-bc-10-4",
+    "vit-1-64",
 ]
 
 
@@ -55,7 +56,7 @@ def test_parameter_counts_are_those_of_the_papers(name, cifar10, cifar100):
 def test_the_table_of_the_documentation_counts_right():
     page = (Path(__file__).parents[3] / "docs" / "classification.md").read_text()
     rows = re.findall(r"^\| `([a-z0-9-]+)` \| ([\d,]+) \| ([\d,]+) \|", page, flags=re.MULTILINE)
-    assert len(rows) == 7
+    assert len(rows) == 8
     for name, *said in rows:
         with torch.device("meta"):
             assert [f"{weights(models.build(name, 3, classes)):,}" for classes in (10, 100)] == said
@@ -140,7 +141,7 @@ def test_every_network_takes_every_data_set(name, channels, size):
     assert net(torch.randn(2, channels, size, size)).shape == (2, 7)
 
 
-@pytest.mark.parametrize("name", [name for name in SMALL if not name.startswith("wrn")] + ["densenet-bc-22-12"])
+@pytest.mark.parametrize("name", [name for name in SMALL if not name.startswith(("wrn", "vit"))] + ["densenet-bc-22-12"])
 def test_weights_start_from_kaiming_normal_fan_in(name):
     torch.manual_seed(3)
     for layer in products(models.build(name)).values():
@@ -249,6 +250,8 @@ def test_an_unknown_name_lists_what_there_is(name):
         ("wrn-28-0", "widening factor is at least 1"),
         ("densenet-bc-99-12", r"depth 99 is not 6n\+4"),
         ("densenet-bc-100-0", "growth rate is at least 1"),
+        ("vit-0-64", "at least one block"),
+        ("vit-2-100", "a width of 64, 128, 192"),
         ("mlp-0-256", "at least one layer"),
         ("mlp-5-0", "at least one unit"),
     ],
@@ -256,6 +259,11 @@ def test_an_unknown_name_lists_what_there_is(name):
 def test_impossible_numbers_are_one_line(name, line):
     with pytest.raises(InputError, match=line):
         models.build(name)
+
+
+def test_a_vit_refuses_images_that_its_patches_do_not_cover():
+    with pytest.raises(InputError, match="images of 30 pixels a side cannot be divided into patches of 4"):
+        models.build("vit-1-64", image_size=30)
 
 
 def test_a_name_tells_its_family():
