@@ -141,7 +141,9 @@ def test_every_network_takes_every_data_set(name, channels, size):
     assert net(torch.randn(2, channels, size, size)).shape == (2, 7)
 
 
-@pytest.mark.parametrize("name", [name for name in SMALL if not name.startswith(("wrn", "vit"))] + ["densenet-bc-22-12"])
+@pytest.mark.parametrize(
+    "name", [name for name in SMALL if not name.startswith(("wrn", "vit"))] + ["densenet-bc-22-12"]
+)
 def test_weights_start_from_kaiming_normal_fan_in(name):
     torch.manual_seed(3)
     for layer in products(models.build(name)).values():
