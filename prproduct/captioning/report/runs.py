@@ -24,7 +24,15 @@ from prproduct.lab.files import read_json
 from prproduct.lab.report import observations
 from prproduct.lab.report.charts import display
 from prproduct.lab.report.content import Block, Code, Paragraph, Section, Table, Text, number, seconds_text
-from prproduct.lab.report.observations import BASELINE, adjusted, by_product, ending, once, placed, told_apart
+from prproduct.lab.report.observations import (
+    BASELINE,
+    adjusted,
+    by_product,
+    distinguish,
+    ending,
+    mark_repetitions,
+    sort_key,
+)
 from prproduct.lab.report.origin import COLUMNS as ORIGIN_COLUMNS
 from prproduct.lab.report.origin import OPENING, origin, written
 from prproduct.lab.report.statistics import PairedDifference, Sample, paired_difference
@@ -246,16 +254,16 @@ def groups(records: Sequence[Record]) -> list[Group]:
         )
     shared = [json.loads(key) for key in sorted_in]
     captions = [_captions(next(iter(inner.values()))[0].record) for inner in sorted_in.values()]
-    names = told_apart(
+    names = distinguish(
         [f"{name}, {own['settings']['hidden']} hidden units" for name, own in zip(captions, shared, strict=True)],
         [{**own["settings"], **own["data"]} for own in shared],
     )
     found = []
     for name, called, own, inner in zip(names, captions, shared, sorted_in.values(), strict=True):
         settings = sorted((json.loads(key) for key in inner), key=lambda stage: stage["phase"] == "rl")
-        labels = told_apart([PHASE_NAMES[stage["phase"]] for stage in settings], settings)
+        labels = distinguish([PHASE_NAMES[stage["phase"]] for stage in settings], settings)
         stages = tuple(
-            Stage(stage["phase"], label, stage, once(inner[json.dumps(stage, sort_keys=True)]))
+            Stage(stage["phase"], label, stage, mark_repetitions(inner[json.dumps(stage, sort_keys=True)]))
             for label, stage in zip(labels, settings, strict=True)
         )
         found.append(Group(name, called, own["data"], own["settings"], stages, len(shared) == 1))
@@ -314,7 +322,7 @@ def runs_table(groups: Sequence[Group]) -> list[Section]:
     """A section with a table of the runs of each group: how they ended, and the commands that made them."""
     sections = [Section("Runs", (OPENING,))]
     for group in groups:
-        rows = [_row(run, stage.phase) for stage in group.stages for run in sorted(stage.runs, key=placed)]
+        rows = [_row(run, stage.phase) for stage in group.stages for run in sorted(stage.runs, key=sort_key)]
         caption = f"{len(rows)} runs; {sum(run.counts for run in group.runs)} of them are averaged."
         table = Table(caption, _HEADER, "llrlrrrllll", tuple(rows))
         blocks: tuple[Block, ...] = (*(Paragraph(text) for text in _shared_settings(group)), table)

@@ -11,7 +11,7 @@ from typing import Any
 from prproduct.classification.data.sources import SOURCES
 from prproduct.lab.errors import InputError
 from prproduct.lab.report import observations
-from prproduct.lab.report.observations import BASELINE, adjusted, by_product, ending, once, told_apart
+from prproduct.lab.report.observations import BASELINE, adjusted, by_product, distinguish, ending, mark_repetitions
 from prproduct.lab.report.statistics import PairedDifference, Sample, paired_difference
 from prproduct.lab.runs import CONFIG, HARMLESS, Record
 
@@ -118,8 +118,10 @@ def groups(records: Sequence[Record]) -> list[Group]:
         shared[key] = settings
         by_settings.setdefault(key, []).append(Run(record, *_status(record)))
     every = list(shared.values())
-    names = told_apart([f"{own['arch']} on {own['data']}" for own in every], every, _short)
-    found = [Group(name, shared[key], once(by_settings[key])) for name, key in zip(names, shared, strict=True)]
+    names = distinguish([f"{own['arch']} on {own['data']}" for own in every], every, _short)
+    found = [
+        Group(name, shared[key], mark_repetitions(by_settings[key])) for name, key in zip(names, shared, strict=True)
+    ]
     return sorted(found, key=lambda group: (group.data, group.arch, group.name))
 
 

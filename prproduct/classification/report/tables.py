@@ -24,7 +24,7 @@ from prproduct.lab.report.content import (
     plus_minus,
     seconds_text,
 )
-from prproduct.lab.report.observations import ALONE, BASELINE, placed
+from prproduct.lab.report.observations import ALONE, BASELINE, sort_key
 from prproduct.lab.report.origin import COLUMNS, OPENING, machine, origin, written
 from prproduct.lab.report.statistics import PairedDifference, Sample
 
@@ -167,7 +167,7 @@ def runs(groups: Sequence[Group]) -> list[Section]:
     """Return, for each group, a table of its runs and the settings that they share."""
     sections = [Section("Runs", (OPENING,))]
     for group in groups:
-        ordered = sorted(group.runs, key=placed)
+        ordered = sorted(group.runs, key=sort_key)
         caption = f"{len(group.runs)} runs; {sum(run.counts for run in group.runs)} of them are averaged."
         table = Table(caption, _RUN_COLUMNS, "lrlrrrllll", tuple(_row(run) for run in ordered))
         blocks: tuple[Block, ...] = (Paragraph(_shared(group.settings)), table)

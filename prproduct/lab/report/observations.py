@@ -89,7 +89,7 @@ def _check_numbers(record: Record, values: Any, keys: Sequence[str]) -> None:
             raise InputError(f"{record.folder / METRICS}: {key} of an epoch is not a number; the file is corrupt")
 
 
-def once(runs: Sequence[R]) -> tuple[R, ...]:
+def mark_repetitions(runs: Sequence[R]) -> tuple[R, ...]:
     """Return the runs, with repetitions of a product and seed not counted: they are no independent observation."""
     seen: dict[tuple[str, int], R] = {}
     kept = []
@@ -110,7 +110,7 @@ def by_product(runs: Sequence[R]) -> ByProduct[R]:
     return {product: {run.seed: run for run in counted if run.product == product} for product in products}
 
 
-def placed(run: Run) -> tuple[int, str, int, str]:
+def sort_key(run: Run) -> tuple[int, str, int, str]:
     """Return the sort key of a run: its product in the order of the paper, then its seed."""
     place = ORDER.index(run.product) if run.product in ORDER else len(ORDER)
     return place, run.product, run.seed, str(run.record.folder)
@@ -150,12 +150,12 @@ def outcome(difference: PairedDifference | None, adjusted: float | None, better:
     return "better" if better(difference.mean) else "worse"
 
 
-def told_apart(
+def distinguish(
     names: Sequence[str], settings: Sequence[Mapping[str, Any]], written: Callable[[Any], str] = str
 ) -> list[str]:
     """Return the names; equal ones with the settings in which they differ.
 
-    >>> told_apart(["rl", "rl"], [{"beams": 1, "seed": 0}, {"beams": 5, "seed": 0}])
+    >>> distinguish(["rl", "rl"], [{"beams": 1, "seed": 0}, {"beams": 5, "seed": 0}])
     ['rl (beams 1)', 'rl (beams 5)']
     """
     found = []
