@@ -62,13 +62,20 @@ bool bias_dominates(const WeightVectors<T>& weights, const std::vector<Norm<T>>&
   return !(bias * rows.size() <= 2 * norms * lengths);
 }
 
-// A gradient of float16 numbers that were stored times `scale`.
-template <class S>
-void unscale(Working<S> scale, int64_t count, S* gradient) {
-  if (scale == 1) return;
-  parallel_for(count, 2, [&](int64_t begin, int64_t end) {
-    multiply_along(end - begin, gradient + begin, 1 / scale, Working<S>(1), gradient + begin);
-  });
+// a @ b plus a correction. float32 and float64 write the correction first and have the product added to it, which saves a
+// pass. Half types are corrected behind the product, in float32: rounding both would double the error.
+template <class S, class Correct>
+Tensor corrected_mm(const Tensor& a, const Tensor& b, const Correct& correct) {
+  if constexpr (std::is_same_v<S, Working<S>>) {
+    Tensor result = new_empty({a.size(0), b.size(1)}, b);
+    correct.template operator()<Along::write>(static_cast<S*>(result.data_ptr()));
+    add_mm(result, a, b);
+    return result;
+  } else {
+    Tensor result = mm(a, b);
+    correct.template operator()<Along::add>(static_cast<S*>(result.data_ptr()));
+    return result;
+  }
 }
 
 template <class S>
@@ -91,18 +98,16 @@ std::tuple<Tensor, Tensor> backward(Linear call, const ProductCall& product, boo
   if (wants_input && loops.weight_only) {
     grad_input = mm(call.grad, call.weight);
   } else if (wants_input) {
-    grad_input = new_empty({call.rows, call.in}, call.input);
-    S* result = static_cast<S*>(grad_input.data_ptr());
-    split.begin_along_rows(call.in, norms, static_cast<const S*>(call.input.data_ptr()), result);
-    add_mm(grad_input, view_of(scaled, {call.rows, call.out}, {call.out, 1}, call.grad), call.weight);
-    unscale(split.scale, grad_input.numel(), result);
+    Tensor scaled_grad = view_of(scaled, {call.rows, call.out}, {call.out, 1}, call.grad);
+    grad_input = corrected_mm<S>(scaled_grad, call.weight, [&]<Along how>(S* result) {
+      split.template correct_input<how>(call.in, norms, static_cast<const S*>(call.input.data_ptr()), result);
+    });
   }
   if (wants_weight) {
-    grad_weight = new_empty({call.out, call.in}, call.weight);
-    S* result = static_cast<S*>(grad_weight.data_ptr());
-    split.begin_along_weights(call.in, weights, static_cast<const S*>(call.weight.data_ptr()), result);
-    add_mm(grad_weight, view_of(scaled, {call.out, call.rows}, {1, call.out}, call.grad), call.input);
-    unscale(split.scale, grad_weight.numel(), result);
+    Tensor transposed = view_of(scaled, {call.out, call.rows}, {1, call.out}, call.grad);
+    grad_weight = corrected_mm<S>(transposed, call.input, [&]<Along how>(S* result) {
+      split.template correct_weight<how>(call.in, weights, static_cast<const S*>(call.weight.data_ptr()), result);
+    });
   }
   return {grad_input, grad_weight};
 }

@@ -5,13 +5,16 @@
 
 namespace prproduct {
 
-// to[n] = from[n]/‖from[n]‖·sum(n)·scale for every stored vector: a matrix product is then added to it.
-template <class S, class Inverse, class Sum>
-void begin_along_vectors(int64_t count, int64_t length, const S* from, S* to, Working<S> scale, const Inverse& inverse,
-                         const Sum& sum) {
-  parallel_for(count, 2 * length, [&](int64_t begin, int64_t end) {
+// Writes each vector's multiple: to[n] = from[n]/‖from[n]‖·sum(n); or adds it: to[n] = to[n]·unscale + the same.
+enum class Along { write, add };
+
+template <Along how, class S, class Inverse, class Sum>
+void along_vectors(int64_t count, int64_t length, const S* from, S* to, Working<S> unscale, const Inverse& inverse,
+                   const Sum& sum) {
+  parallel_for(count, 3 * length, [&](int64_t begin, int64_t end) {
     for (int64_t n = begin; n < end; ++n) {
-      multiply_along(length, from + n * length, inverse(n), sum(n) * scale, to + n * length);
+      if constexpr (how == Along::write) multiply_along(length, from + n * length, inverse(n), sum(n), to + n * length);
+      if constexpr (how == Along::add) add_along(length, from + n * length, inverse(n), sum(n), unscale, to + n * length);
     }
   });
 }
@@ -62,16 +65,18 @@ struct RowSplit {
     });
   }
 
-  // dX and dW begin as their corrections, times `scale` as the stored D·g.
-  void begin_along_rows(int64_t length, const std::vector<Norm<T>>& norms, const S* input, S* grad_input) const {
-    begin_along_vectors(
-        rows, length, input, grad_input, scale, [&](int64_t n) { return norms[n].inverse; },
+  // The corrections of dX and dW.
+  template <Along how>
+  void correct_input(int64_t length, const std::vector<Norm<T>>& norms, const S* input, S* grad_input) const {
+    along_vectors<how>(
+        rows, length, input, grad_input, 1 / scale, [&](int64_t n) { return norms[n].inverse; },
         [&](int64_t n) { return along_rows[n]; });
   }
 
-  void begin_along_weights(int64_t length, const WeightVectors<T>& weights, const S* weight, S* grad_weight) const {
-    begin_along_vectors(
-        out, length, weight, grad_weight, scale, [&](int64_t k) { return weights.inverse[k]; },
+  template <Along how>
+  void correct_weight(int64_t length, const WeightVectors<T>& weights, const S* weight, S* grad_weight) const {
+    along_vectors<how>(
+        out, length, weight, grad_weight, 1 / scale, [&](int64_t k) { return weights.inverse[k]; },
         [&](int64_t k) { return along_weights[k]; });
   }
 };

@@ -1,5 +1,6 @@
 """Pages: no name is taken for markup, both formats say the same, and nothing is loaded from elsewhere."""
 
+import os
 import re
 from pathlib import Path
 from xml.etree import ElementTree
@@ -167,11 +168,11 @@ def test_a_full_disk_leaves_the_old_report_and_nothing_half_written(tmp_path, mo
     target = tmp_path / name
     target.write_text("the old one")
 
-    def full(path, data):
-        path.write_bytes(data[:10])
+    def full(path):
+        os.truncate(path, 10)
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("prproduct.lab.files.write_durably", full)
+    monkeypatch.setattr("prproduct.lab.files._sync", full)
     with pytest.raises(InputError, match=r"cannot be written \(No space left on device\)"):
         files.write("t", "l", SECTIONS[1:], target)
     assert target.read_text() == "the old one"
