@@ -80,7 +80,7 @@ def test_a_page_of_real_runs_has_their_scores_captions_and_all_parts_of_the_appe
         assert set(series(stage)) >= set(PARTS), "a part that the appendix plots was not recorded"
         for product in ("p", "pr"):
             scores = report.scores_of(trained / product / stage.phase)["scores"]
-            assert f"<td class=r>{100 * scores['ROUGE_L']:.1f}</td>" in page
+            assert f'<td class="r">{100 * scores["ROUGE_L"]:.1f}</td>' in page
     references = [text for one in read_examples(examples_file(trained / "p" / "xe", "test")) for text in one.references]
     assert references
     assert all(reference in page for reference in references)
