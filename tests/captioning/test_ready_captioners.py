@@ -147,3 +147,13 @@ def test_the_command_makes_a_bundle_of_runs(scored, tmp_path, capsys):
     files = {path.name for path in (tmp_path / "r").iterdir()}
     assert files == {"p.json", "p.safetensors", "pr.json", "pr.safetensors"}
     assert "Colours, seed 0, CIDEr" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_the_captioners_of_the_package_caption_a_photo_and_say_what_they_were_trained_on(caption, tmp_path):
+    photo, page = paint(tmp_path / "photo.jpg", "green", (90, 60)), tmp_path / "page.html"
+    status, out, err = caption(photo, "-o", page)
+    assert (status, err) == (0, [])
+    assert [line.split("\t")[1] for line in out] == [f"{product}, REINFORCE" for product in ("p", "r", "pr")]
+    assert all(len(line.split("\t")[2].split()) > 2 for line in out)
+    assert page.read_text().count("research use only") == 3
