@@ -1,7 +1,7 @@
 """Tests and bench on a GPU, and one file to send back (docs/gpu-results/README.md): `make test-gpu`.
 
 Needs torch, Triton, pytest, pytest-xdist, hypothesis, mpmath and the extra `lab`, in the environment that runs it. The
-file is written in any case, also where tests fail: then that is what it says. With --device cpu it tries itself out.
+file is written in any case, also where tests fail: then that is what it says. `--device cpu --quick` tries this script.
 """
 
 from __future__ import annotations
@@ -26,8 +26,11 @@ from prproduct.ops import native
 
 ROOT = Path(__file__).parents[1]
 TESTS = ["tests/ops/test_gpu.py", "tests/test_functional.py", "tests/test_numerics.py", "tests/nn"]
-TESTS += ["tests/conversion/test_convert.py", "tests/compatibility"]
+TESTS += ["tests/conversion/test_convert.py"]
+TESTS += [f"tests/compatibility/test_{name}.py" for name in ("precision", "compile", "training")]
 BENCH = ["--only", "linear", "--only", "conv", "--only", "recurrent", "--only", "vit", "--no-reference", "--json"]
+QUICK_TESTS = ["tests/compatibility/test_precision.py"]
+QUICK_BENCH = ["--only", "Linear 128x512", "--repeats", "2", "--no-reference", "--json"]
 
 
 def main() -> int:
@@ -35,10 +38,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="tests and bench on a GPU, into one file")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--output", type=Path, default=ROOT / "gpu-results.json")
-    parser.add_argument(
-        "--tests", nargs="*", default=TESTS, help="files and folders; those of this script, if not given"
-    )
-    parser.add_argument("--bench", nargs="*", default=BENCH, help="arguments of prproduct bench")
+    parser.add_argument("--quick", action="store_true", help="few tests and one row of the bench, to try this script")
     chosen = parser.parse_args()
     try:
         device = checked(chosen.device)
@@ -47,8 +47,8 @@ def main() -> int:
         return 2
     results: dict[str, Any] = {"versions": _versions(), "machine": vars(Machine.here(str(device)))}
     results["eager backward"] = native.implementation(device)
-    results["tests"] = _tests(chosen.tests, str(device))
-    results["bench"] = _bench(chosen.bench, str(device))
+    results["tests"] = _tests(QUICK_TESTS if chosen.quick else TESTS, str(device))
+    results["bench"] = _bench(QUICK_BENCH if chosen.quick else BENCH, str(device))
     partial = chosen.output.with_suffix(".part")
     partial.write_text(json.dumps(results, indent=1) + "\n")
     os.replace(partial, chosen.output)

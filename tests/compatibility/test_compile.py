@@ -21,6 +21,13 @@ def _fresh():
     torch._dynamo.reset()
 
 
+@pytest.fixture
+def cpu_code(device):
+    """For tests that read Inductor's C++ code."""
+    if device.type != "cpu":
+        pytest.skip("Inductor's code for CPUs is looked at")
+
+
 def graphs() -> int:
     return counters["stats"]["unique_graphs"]
 
@@ -104,7 +111,7 @@ def test_recurrent_layers_step_out_of_the_graph_as_torchs_do():
     torch.testing.assert_close(loss(torch.compile(model, backend="aot_eager")), expected)
 
 
-def test_inductor_reads_and_writes_pairs_as_the_convolutions_lay_them_out():
+def test_inductor_reads_and_writes_pairs_as_the_convolutions_lay_them_out(cpu_code):
     """Where a view hides the layout from Inductor, it transposes every operand tile by tile, at five times the cost."""
     torch.manual_seed(0)
     layers = [(nn.Conv2d(8, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU()) for _ in range(2)]
@@ -117,7 +124,7 @@ def test_inductor_reads_and_writes_pairs_as_the_convolutions_lay_them_out():
     assert "transpose_mxn" not in backward
 
 
-def test_inductor_lays_out_the_pairs_as_the_output_where_the_gradient_lies_otherwise():
+def test_inductor_lays_out_the_pairs_as_the_output_where_the_gradient_lies_otherwise(cpu_code):
     """The gradient of a mean, or of a part of a concatenation, would have D∘g transposed, at five times the cost."""
     torch.manual_seed(0)
     model = pr.convert(nn.Conv2d(8, 8, 3, padding=1, bias=False))
@@ -128,7 +135,7 @@ def test_inductor_lays_out_the_pairs_as_the_output_where_the_gradient_lies_other
     assert "transpose_mxn" not in backward
 
 
-def test_inductor_adds_what_lies_along_the_vectors_in_one_pass():
+def test_inductor_adds_what_lies_along_the_vectors_in_one_pass(cpu_code):
     """An `addmm` would have it written to memory, and copied: for the logits of GPT-2, a tenth of the layer's time."""
     torch.manual_seed(0)
     model = pr.nn.Linear(8, 16, bias=False)
