@@ -359,8 +359,7 @@ def test_nested_tensors_are_refused_in_one_line():
         functional.linear(nested, torch.randn(5, 4).requires_grad_())
 
 
-@pytest.mark.parametrize("product", ["pr", "r", "pr-w"])
-@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize(("product", "dynamic"), [("pr", None), ("pr-w", True), ("r", True)])
 def test_compiled_layers_equal_eager_ones(product, dynamic):
     torch._dynamo.reset()
     net = nn.Sequential(

@@ -481,7 +481,6 @@ def test_a_run_without_its_vocabulary_takes_that_of_the_captions(lab, caption, t
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["x.png"], "Give --run"),
         (["--split", "test"], "Give --run"),
         (["--run", "RUN"], "give either pictures, or --split"),
         (["x.png", "--run", "RUN", "--split", "test"], "give either pictures, or --split"),

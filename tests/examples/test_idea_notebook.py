@@ -6,7 +6,8 @@ import nbformat
 NOTEBOOK = Path(__file__).parents[2] / "examples" / "idea.ipynb"
 
 
-def test_the_notebook_runs_and_draws_three_pictures():
+def test_the_notebook_runs_and_draws_three_pictures(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # of its kernel: two test workers share the cores
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     assert not any(cell.get("outputs") for cell in notebook.cells)  # git holds no pictures of it
     nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3").execute()
