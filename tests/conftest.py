@@ -31,6 +31,14 @@ def device(request):
     return torch.device(request.config.getoption("--device"))
 
 
+@pytest.fixture
+def cuda(device):
+    """The device, if it is one of CUDA's."""
+    if device.type != "cuda":
+        pytest.skip("needs a CUDA device: pytest --device cuda")
+    return device
+
+
 @pytest.fixture(autouse=True)
 def _on_device(request):
     """Products in float32 are exact on a GPU, too: TF32 has tests of its own."""

@@ -88,7 +88,6 @@ class CrossEntropyTask:
         )
         self.epochs, self.steps = epochs, self._batches.steps
         self._feedback = 0.0
-        self._cpu_began = self._cpu_seconds = 0.0
         self._validation = self.captions.of("val")
         if not self._validation:
             raise InputError("there are no validation images; an epoch is chosen by their captions' CIDEr")
@@ -97,7 +96,6 @@ class CrossEntropyTask:
     def batches(self, epoch: int, start_step: int) -> Iterable[CaptionBatch]:
         """Batches of `epoch` for this process, starting at `start_step`."""
         self._feedback = self.config.feedback(epoch)
-        self._cpu_began = time.thread_time()
         return (self._on_device(batch) for batch in self._batches.epoch(epoch, start_step))
 
     def _on_device(self, batch: CaptionBatch) -> CaptionBatch:
@@ -117,7 +115,6 @@ class CrossEntropyTask:
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         """Cross-entropy per word of the validation captions, and CIDEr of the captions that the model generates."""
-        self._cpu_seconds = time.thread_time() - self._cpu_began
         share = range(self._fabric.global_rank, len(self._validation), self._fabric.world_size)  # of this process
         images = [self._validation[index] for index in share]
         loss = words = 0.0
@@ -148,8 +145,8 @@ class CrossEntropyTask:
         return [float(row[: len(image.captions)].sum()) for row, image in zip(each, images, strict=True)]
 
     def seconds(self) -> dict[str, float]:
-        """CPU time of this thread in training; less than the wall time if other processes used its core."""
-        return {"cpu_seconds": self._cpu_seconds}
+        """No times besides those that the engine measures."""
+        return {}
 
 
 class ReinforceTask(CrossEntropyTask):
@@ -216,9 +213,9 @@ class ReinforceTask(CrossEntropyTask):
             return found, greedy(self._decoder, memory, limits=limits).words[:, 0]
 
     def seconds(self) -> dict[str, float]:
-        """CPU time, and the seconds of decoding and rewarding since the last call."""
+        """The seconds of decoding and rewarding since the last call."""
         seconds, self._seconds = self._seconds, dict.fromkeys(self._seconds, 0.0)
-        return {**super().seconds(), **seconds}
+        return seconds
 
 
 def train(

@@ -9,7 +9,6 @@ import warnings
 import pytest
 import torch
 from compare import relative_error
-from op_cases import LAYERS, PRODUCTS, TOLERANCES, both_gradients, operands
 from torch import nn
 
 import prproduct as pr
@@ -19,20 +18,6 @@ from prproduct.ops.angles import floor_of_sin_square
 
 pytestmark = pytest.mark.usefixtures("device")
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
-
-
-@pytest.fixture
-def cuda(device):
-    """The device, if it is one of CUDA's."""
-    if device.type != "cuda":
-        pytest.skip("needs a CUDA device: pytest --device cuda")
-    return device
-
-
-def in_dtype(name, dtype):
-    op, x, w, bias, options = operands(name, torch.float32)
-    x, w = (t.detach().to(dtype).requires_grad_() for t in (x, w))
-    return op, x, w, None if bias is None else bias.to(dtype), options
 
 
 def model():
@@ -50,22 +35,6 @@ def step(net, x):
 def test_kernels_serve_this_device(device):
     """Where they do not, a warning says why, and the other tests compare plain torch with itself."""
     assert native.implementation(device) == ("C++ kernels" if device.type == "cpu" else "Triton kernels")
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("product", PRODUCTS)
-@pytest.mark.parametrize("name", LAYERS)
-def test_forwards_are_torchs_and_gradients_plain_torchs(name, product, dtype, device):
-    if device.type == "cpu" and ("transpose" in name or "conv3d" in name) and dtype != torch.float32:
-        pytest.skip("torch has no such convolution for half types on a CPU")
-    op, x, w, bias, options = in_dtype(name, dtype)
-    y = op(x, w, bias, **options, product=product)
-    if product != "r":
-        assert torch.equal(y, op(x, w, bias, **options, product="p"))
-    got, expected = both_gradients(y, (x, w), torch.randn(y.shape).to(dtype))
-    for a, b in zip(got, expected, strict=True):
-        assert a.device == b.device == x.device
-        assert (a.double() - b.double()).abs().max() <= TOLERANCES[dtype] * max(1.0, b.double().abs().max())
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

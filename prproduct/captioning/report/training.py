@@ -22,7 +22,7 @@ from prproduct.lab.report.content import (
     number,
     seconds_text,
 )
-from prproduct.lab.report.observations import BASELINE
+from prproduct.lab.report.observations import ALONE, BASELINE
 from prproduct.lab.report.origin import angles_of, machine
 from prproduct.lab.report.series import BAND, lines
 from prproduct.probe import AngleRecord
@@ -59,7 +59,6 @@ OTHERS = {
 ENDING = 0.25  # the table's means are over this last share of the recorded steps
 # A resumed epoch timed only its last part. Epochs of cross-entropy differ by a few words, so some tolerance is needed.
 COMPLETE = 0.9  # an epoch with fewer than this share of the samples of the largest is not timed
-ALONE = 0.9  # a run had its core to itself if its CPU time was at least this share of its wall time
 
 Series = dict[str, dict[str, dict[int, dict[float, float]]]]  # layer → product → seed → step → min |sin θ|
 
@@ -224,18 +223,10 @@ def step_seconds(runs: Sequence[Run]) -> float | None:
 
 def step_ratio(runs: Sequence[Run], base: Sequence[Run]) -> float | None:
     """The time of a step relative to `base`; None if a run of either did not have its core to itself."""
-    if not all(map(_alone, (*runs, *base))):
+    if not all(run.had_its_core for run in (*runs, *base)):
         return None
     step, other = step_seconds(runs), step_seconds(base)
     return step / other if step and other else None
-
-
-def _alone(run: Run) -> bool:
-    """True if the recorded CPU time of training is (nearly) its wall time; False if it was not recorded."""
-    times = [epoch["time"] for epoch in run.epochs]
-    if not times or any("cpu_seconds" not in time for time in times):
-        return False
-    return bool(sum(time["cpu_seconds"] for time in times) >= ALONE * sum(time["train_seconds"] for time in times))
 
 
 def share(runs: Sequence[Run], part: str) -> float | None:
