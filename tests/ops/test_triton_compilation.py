@@ -13,10 +13,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from prproduct.ops import triton_operators
 
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("triton") is None or os.environ.get("TRITON_INTERPRET") == "1",
-    reason="needs Triton's compiler: make test-triton",
-)
+if importlib.util.find_spec("triton") is None or os.environ.get("TRITON_INTERPRET") == "1":
+    pytest.skip("needs Triton's compiler: make test-triton", allow_module_level=True)
 GPUS = {"Ampere": ("cuda", 80, 32), "Hopper": ("cuda", 90, 32), "MI300": ("hip", "gfx942", 64)}
 TYPES = {torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.float16: "*fp16"}
 GEOMETRY = ((1, 1), (1, 1), (1, 1), False, (0, 0))

@@ -15,12 +15,9 @@ import prproduct as pr
 from prproduct.ops import native, triton_operators
 from prproduct.ops.angles import floor_of_sin_square
 
-pytestmark = [
-    pytest.mark.skipif(
-        os.environ.get("TRITON_INTERPRET") != "1", reason="needs Triton's interpreter: make test-triton"
-    ),
-    pytest.mark.filterwarnings("ignore:.* encountered in:RuntimeWarning"),  # NumPy, where a number is not finite
-]
+if os.environ.get("TRITON_INTERPRET") != "1":
+    pytest.skip("needs Triton's interpreter: make test-triton", allow_module_level=True)
+pytestmark = pytest.mark.filterwarnings("ignore:.* encountered in:RuntimeWarning")  # NumPy's, of infinite numbers
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 SMALL = [name for name in LAYERS if "many" not in name and "large" not in name and "depthwise" not in name]
 SHORT = ["linear", "conv1d", "conv2d, not all is covered"]
