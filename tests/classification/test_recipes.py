@@ -73,6 +73,12 @@ def test_images_of_digits_and_clothes_are_not_flipped(data):
     assert not recipe("mlp", data).augment
 
 
+def test_a_vit_trains_by_adam_and_on_augmented_images_of_cifar():
+    own = recipe("vit-6-128", "cifar10")
+    assert (own.optimizer, own.learning_rate, own.augment) == ("adam", 1e-3, True)
+    assert not recipe("vit-1-64", "digits").augment
+
+
 def test_the_mlp_has_recipes_of_its_own():
     assert recipe("mlp", "digits") == MLP["digits"]
     assert recipe("mlp-3-100", "fashion-mnist") == recipe("mlp", "cifar10") == MLP["fashion-mnist"]
