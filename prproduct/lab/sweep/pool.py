@@ -32,7 +32,7 @@ class Pool:
 
     def __str__(self) -> str:
         on = ", each on a GPU" if any(self.gpus) else ""
-        return f"up to {self.places} runs at once{on}, {self.threads} CPU threads each"
+        return f"up to {self.places} runs at once{on}, {self.threads} CPU thread{'s' * (self.threads != 1)} each"
 
     def room(self) -> bool:
         return bool(self._free) or any(worker.job is None for worker in self._workers)
