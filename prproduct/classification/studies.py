@@ -50,10 +50,7 @@ STUDIES: dict[str, dict[str, tuple[Part, ...]]] = {
     },
     "cifar": {
         "quick": (Part("resnet8", ("cifar10",), _BOTH, seeds=1, epochs=1, angles=88),),
-        "small": (
-            Part("resnet8", ("cifar10",), _BOTH, seeds=3, epochs=8, angles=88),
-            Part("densenet-bc-16-12", ("cifar10",), _BOTH, seeds=1, epochs=2, angles=88),
-        ),
+        "small": (Part("resnet8", ("cifar10",), _BOTH, seeds=3, epochs=8, angles=88),),
         "paper": tuple(Part(net, ("cifar10", "cifar100"), _BOTH, seeds=3, angles=500) for net in _PAPER_NETS),
     },
 }
@@ -85,6 +82,8 @@ class Choice:
     learning_rate: float | None = _is(None, "before the milestones")
     protocol: str = _is("validation", "validation holds out a tenth to choose an epoch by; paper trains on all")
     angles: int | None = _is(None, "record the angles every so many steps; 0: never")
+    compile: bool = _is(False, "with torch.compile")
+    channels_last: bool = _is(False, "images and weights in this layout: faster on CPUs")
 
     def __post_init__(self) -> None:
         if self.scale not in SCALES:
@@ -101,7 +100,7 @@ def parts(study: str, choice: Choice, data_dir: Path | None = None) -> list[Part
     """Return the networks of a study with the options applied; others than the scale's get those of its first.
 
     >>> [(part.arch, part.seeds, part.epochs) for part in parts("cifar", Choice(scale="small"))]
-    [('resnet8', 3, 8), ('densenet-bc-16-12', 1, 2)]
+    [('resnet8', 3, 8)]
     """
     own = STUDIES[study][choice.scale]
     if (study, choice.scale) == ("gradients", "quick"):
@@ -127,7 +126,8 @@ def configs(study: str, choice: Choice, data_dir: Path | None = None) -> list[Cl
     >>> [(run.product, run.seed) for run in configs("cifar", Choice(scale="small", arch=("resnet8",), seeds=2))]
     [('p', 0), ('pr', 0), ('p', 1), ('pr', 1)]
     """
-    other = {name: getattr(choice, name) for name in ("batch_size", "optimizer", "learning_rate", "protocol")}
+    same = ("batch_size", "optimizer", "learning_rate", "protocol", "compile", "channels_last")
+    other = {name: getattr(choice, name) for name in same}
     return [
         ClassifierConfig(
             arch=part.arch, data=data, product=name, seed=seed, epochs=part.epochs, angles=part.angles, **other
