@@ -1,0 +1,251 @@
+"""Print the tables of README.md from the records beside this file and draw its figure: `python tables.py`."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from matplotlib import pyplot
+from scipy import stats
+
+from prproduct.lab import runs
+from prproduct.lab.report.statistics import PairedDifference, Sample, paired_difference
+
+HERE = Path(__file__).parent
+Scores = dict[str, dict[int, float]]  # product → seed → score
+
+
+def classifier(run: Path) -> float:
+    """Return the test error after the last epoch, in %."""
+    return 100 * runs.read(run).of("end")[-1]["last"]["test_error"]
+
+
+def captioner(run: Path) -> float:
+    """Return the CIDEr of test captions after REINFORCE, in %."""
+    return 100 * float(_json(run / "rl" / "results" / "scores_test.json")["scores"]["CIDEr"])
+
+
+def char_gpt(run: Path) -> float:
+    """Return the validation loss after the last step, in nats a character."""
+    return float(_json(run / "run.json")["evaluations"][-1]["validation_loss"])
+
+
+@dataclass(frozen=True)
+class Study:
+    """Runs of one network on one data set, below `folder` as PRODUCT/seed-N."""
+
+    name: str
+    measure: str
+    folder: str
+    score: Callable[[Path], float]
+    paper: str = "–"  # PR − P of the paper
+    digits: int = 2
+    larger_is_better: bool = False
+
+
+ERROR, LOSS = "test error, %", "validation loss"
+STUDIES = (
+    Study("CIFAR-10, ResNet-8", ERROR, "cifar/cifar10/resnet8", classifier, "−0.27 (mean of 4 deep nets)"),
+    Study("CIFAR-100, ResNet-8", ERROR, "cifar/cifar100/resnet8", classifier, "−0.16 (mean of 4 deep nets)"),
+    Study("CIFAR-10, WRN-10-2", ERROR, "cifar/cifar10/wrn-10-2", classifier, "−0.31 (WRN-28-10)"),
+    Study("CIFAR-10, DenseNet-BC-16-12", ERROR, "cifar/cifar10/densenet-bc-16-12", classifier, "−0.17 (BC-100-12)"),
+    Study("CIFAR-10, ViT", ERROR, "cifar/cifar10/vit-6-128", classifier),
+    Study("Fashion-MNIST, 5-layer MLP", ERROR, "gradients/fashion-mnist/mlp", classifier),
+    Study("Flickr8k captions", "CIDEr, %", "flickr8k", captioner, "+1.1 (COCO)", 1, larger_is_better=True),
+    Study("Python's manual, character GPT", LOSS, "char-gpt", char_gpt, digits=4),
+)
+
+
+def _json(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text())
+
+
+def folders(study: Study) -> dict[str, dict[int, Path]]:
+    """Return the folder of each run of a study: product → seed → folder."""
+    found: dict[str, dict[int, Path]] = {}
+    for folder in sorted((HERE / study.folder).glob("*/seed-*")):
+        product = folder.parent.name.replace("tempered-", "tempered:")
+        found.setdefault(product, {})[int(folder.name.removeprefix("seed-"))] = folder
+    return found
+
+
+def scores(study: Study) -> Scores:
+    """Return the score of each run of a study."""
+    return {
+        product: {seed: study.score(folder) for seed, folder in seeds.items()}
+        for product, seeds in folders(study).items()
+    }
+
+
+def _mean(values: dict[int, float], digits: int) -> str:
+    sample = Sample.of(list(values.values()))
+    return f"{sample.mean:.{digits}f}" + ("" if sample.std is None else f" ± {sample.std:.{digits}f}")
+
+
+def _signed(value: float, digits: int) -> str:
+    return f"{value:+.{digits}f}".replace("-", "−")
+
+
+def _interval(found: PairedDifference, digits: int) -> str:
+    text = f"**{_signed(found.mean, digits)}**"
+    if found.low is None or found.high is None:
+        return text
+    return f"{text} ({_signed(found.low, digits)} to {_signed(found.high, digits)})"
+
+
+def difference_table() -> str:
+    """Return the table of PR − P, one row a study that has pairs.
+
+    Means ± standard deviation over the seeds; the difference is paired by seed, with its 95 % interval and the paired
+    t test.
+    """
+    lines = [
+        "| study | measure | n | P | PR | PR − P (95 % interval) | p | the paper's |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for study in STUDIES:
+        by_product = scores(study)
+        found = paired_difference(by_product.get("pr", {}), by_product.get("p", {}))
+        if found is None:
+            continue
+        pair = {
+            name: {seed: by_product[name][seed] for seed in by_product["p"] if seed in by_product["pr"]}
+            for name in ("p", "pr")
+        }
+        test = "–" if found.p_value is None else f"{found.p_value:.2g}"
+        columns = (
+            study.name,
+            study.measure,
+            str(found.n),
+            _mean(pair["p"], study.digits),
+            _mean(pair["pr"], study.digits),
+        )
+        lines.append("| " + " | ".join((*columns, _interval(found, study.digits), test, study.paper)) + " |")
+    return "\n".join(lines)
+
+
+def others_table() -> str:
+    """Return the table of every other product against P, paired by seed."""
+    lines = [
+        "| study | product | n | its score | difference from P (95 % interval) | p |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for study in STUDIES:
+        by_product = scores(study)
+        for product, values in by_product.items():
+            found = paired_difference(values, by_product.get("p", {}))
+            if product in ("p", "pr") or found is None:
+                continue
+            test = "–" if found.p_value is None else f"{found.p_value:.2g}"
+            columns = (study.name, f"`{product}`", str(found.n), _mean(values, study.digits))
+            lines.append("| " + " | ".join((*columns, _interval(found, study.digits), test)) + " |")
+    return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Angles:
+    """The authors' min |sin θ| near the end of training: layer → its paired differences PR − P, and both means."""
+
+    study: Study
+    differences: dict[str, dict[int, float]]  # layer → seed → PR − P
+    means: dict[str, tuple[float, float]]  # layer → (P, PR)
+    improvements: dict[int, float]  # seed → by how much PR's score is better than P's
+
+    @property
+    def grown(self) -> int:
+        """The number of layers whose mean difference is positive."""
+        return sum(statistics.fmean(values.values()) > 0 for values in self.differences.values())
+
+    def correlation(self) -> tuple[float, float] | None:
+        """Return Spearman's ρ over the seeds, with p, of the mean growth of all layers and the improvement."""
+        growth = [statistics.fmean(layer[seed] for layer in self.differences.values()) for seed in self.improvements]
+        if len(growth) < 4:
+            return None
+        found = stats.spearmanr(growth, list(self.improvements.values()))
+        return float(found.statistic), float(found.pvalue)
+
+
+def _last_angles(study: Study, run: Path) -> dict[str, float]:
+    """Return sample_min_sin of each layer; captioners' after cross-entropy, which trains longest."""
+    path = run / "xe" / "angles_at_end.json" if study.score is captioner else run / "angles_at_end.json"
+    return {layer: values["sample_min_sin"] for layer, values in _json(path).items()} if path.exists() else {}
+
+
+def angles(study: Study) -> Angles | None:
+    """Return the angles of a study's pairs; None if it has none."""
+    found, by_product = folders(study), scores(study)
+    seeds = [seed for seed in found.get("p", {}) if seed in found.get("pr", {})]
+    pairs = {seed: [_last_angles(study, found[name][seed]) for name in ("p", "pr")] for seed in seeds}
+    pairs = {seed: pair for seed, pair in pairs.items() if all(pair)}
+    if not pairs:
+        return None
+    layers = list(next(iter(pairs.values()))[0])
+    sign = 1 if study.larger_is_better else -1
+    return Angles(
+        study,
+        {layer: {seed: pr[layer] - p[layer] for seed, (p, pr) in pairs.items()} for layer in layers},
+        {layer: tuple(statistics.fmean(pair[i][layer] for pair in pairs.values()) for i in (0, 1)) for layer in layers},  # type: ignore[misc]
+        {seed: sign * (by_product["pr"][seed] - by_product["p"][seed]) for seed in pairs},
+    )
+
+
+def angle_table(found: list[Angles]) -> str:
+    """Return a row for each study: layers in which min |sin θ| is larger under PR, by how much, ρ with the scores."""
+    lines = [
+        "| study | n | layers | larger under PR | mean change | most | least | ρ with the improvement |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for each in found:
+        changes = [statistics.fmean(values.values()) for values in each.differences.values()]
+        correlation = each.correlation()
+        columns = (
+            each.study.name,
+            str(len(each.improvements)),
+            str(len(changes)),
+            str(each.grown),
+            *(_signed(value, 3) for value in (statistics.fmean(changes), max(changes), min(changes))),
+            "–" if correlation is None else f"{_signed(correlation[0], 2)} (p = {correlation[1]:.2g})",
+        )
+        lines.append("| " + " | ".join(columns) + " |")
+    return "\n".join(lines)
+
+
+def draw(found: list[Angles], path: Path) -> None:
+    """Draw min |sin θ| of every layer under P and under PR, a panel for each study."""
+    rows = [len(each.means) for each in found]
+    figure, panels = pyplot.subplots(
+        len(found),
+        1,
+        figsize=(7.2, 0.2 * sum(rows) + 0.75 * len(rows)),
+        height_ratios=rows,
+        squeeze=False,
+        layout="constrained",
+    )
+    for panel, each in zip(panels[:, 0], found, strict=True):
+        for row, (p, pr) in enumerate(each.means.values()):
+            panel.plot((p, pr), (row, row), color="#9aa2ac", linewidth=1, zorder=1)
+            panel.scatter(p, row, color="#0072b2", s=18, zorder=2, label="P" if row == 0 else None)
+            panel.scatter(pr, row, color="#d55e00", s=18, marker="D", zorder=2, label="PR" if row == 0 else None)
+        panel.set_yticks(range(len(each.means)), each.means, fontsize=7)
+        panel.invert_yaxis()
+        panel.set_xlim(0, 1.02)
+        panel.set_title(f"{each.study.name}, n = {len(each.improvements)}", fontsize=9, loc="left")
+        panel.grid(axis="x", alpha=0.3)
+    panels[0, 0].legend(fontsize=8, loc="lower left", bbox_to_anchor=(0.85, 1.0), ncols=2, frameon=False)
+    panels[-1, 0].set_xlabel("min |sin θ| over a sample's outputs, averaged over samples", fontsize=8)
+    figure.savefig(path, metadata={"Date": None})
+
+
+def main() -> None:
+    """Print the tables and draw the figure."""
+    found = [each for study in STUDIES if (each := angles(study))]
+    print(difference_table(), others_table(), angle_table(found), sep="\n\n")
+    draw(found, HERE / "angles.svg")
+
+
+if __name__ == "__main__":
+    main()

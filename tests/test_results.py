@@ -1,0 +1,47 @@
+"""The tables in docs/results are those that its records give."""
+
+import json
+import runpy
+from pathlib import Path
+
+import pytest
+
+RESULTS = Path(__file__).parents[1] / "docs" / "results"
+
+
+@pytest.fixture(scope="module")
+def tables():
+    return runpy.run_path(str(RESULTS / "tables.py"))
+
+
+def test_the_page_shows_the_numbers_of_the_records(tables):
+    page = (RESULTS / "README.md").read_text()
+    found = [each for study in tables["STUDIES"] if (each := tables["angles"](study))]
+    for table in (tables["difference_table"](), tables["others_table"](), tables["angle_table"](found)):
+        assert table.count("\n") > 2, "no study has runs"
+        assert table in page, "paste the output of `python docs/results/tables.py` into docs/results/README.md"
+
+
+def test_no_record_names_a_folder_of_the_machine_it_ran_on():
+    for path in RESULTS.rglob("config.json"):
+        environment = json.loads(path.read_text())["environment"]
+        words = [environment["command"], *environment.get("places", {}).values()]
+        assert not [word for text in words for word in text.split() if word.startswith("/")], path
+
+
+def test_captions_of_the_data_set_are_not_kept():
+    assert not [
+        path for path in RESULTS.rglob("*.json") if path.name.startswith(("captions", "examples", "vocabulary"))
+    ]
+
+
+def test_angles_at_the_end_are_means_over_the_last_recorded_steps(tmp_path):
+    keep = runpy.run_path(str(RESULTS / "keep_runs.py"))
+    lines = [
+        {"step": step, "layer": "lstm", "part": part, "min_sin": 0.0, "sample_min_sin": step + offset, "mean_sin": 1.0}
+        for step in (0, 10, 20, 30, 40)
+        for part, offset in (("hidden", 0.0), ("", 100.0))
+    ]
+    (tmp_path / "angles.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = keep["angles_at_end"](tmp_path / "angles.jsonl")
+    assert {name: values["sample_min_sin"] for name, values in found.items()} == {"lstm.hidden": 25.0, "lstm": 125.0}
