@@ -14,10 +14,9 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from lightning_fabric import Fabric
 from torch import Tensor, nn
 from torch.optim import Adam, Optimizer
 
@@ -39,6 +38,9 @@ from prproduct.lab.hardware import Hardware, gathered, is_first_process, summed
 from prproduct.lab.progress import Silent
 from prproduct.lab.report.content import display
 from prproduct.lab.session import train_task
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 EVALUATION_BATCH = 50  # images
 

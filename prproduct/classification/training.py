@@ -6,11 +6,10 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
-from lightning_fabric import Fabric
 from torch import Tensor, nn
 from torch.optim import SGD, Adam, Optimizer
 
@@ -31,6 +30,9 @@ from prproduct.lab.progress import Silent
 from prproduct.lab.report.content import display
 from prproduct.lab.session import train_task
 from prproduct.products import resolve
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 
 def _is(default: Any, help: str) -> Any:

@@ -15,10 +15,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from itertools import islice
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import torch
-from lightning_fabric import Fabric
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -31,6 +30,9 @@ from prproduct.lab.progress import Silent
 from prproduct.lab.recording import Recorder
 from prproduct.lab.runs import CHECKPOINTS, Run
 from prproduct.lab.stopping import StopSignals
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 
 class Batch(Protocol):

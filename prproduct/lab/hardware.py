@@ -8,14 +8,15 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
-from lightning_fabric import Fabric
-from lightning_fabric.utilities.exceptions import MisconfigurationException
 from torch import Tensor
 
 from prproduct.lab.errors import InputError
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 Result = TypeVar("Result")
 ACCELERATORS = ("auto", "cpu", "cuda", "mps")
@@ -52,6 +53,10 @@ class Hardware:
 
     def start(self, precision: str = "32") -> Fabric:
         """Return a launched Fabric; it starts the other processes, unless `torchrun` has."""
+        # Imported here, as it imports torch._dynamo: 3 s that `--help` and a mistyped option would take as well.
+        from lightning_fabric import Fabric
+        from lightning_fabric.utilities.exceptions import MisconfigurationException
+
         if precision not in PRECISIONS:
             raise InputError(f"precision {precision!r} is not known; there are {', '.join(PRECISIONS)}")
         if precision == "16" and (self.accelerator == "cpu" or not torch.cuda.is_available()):

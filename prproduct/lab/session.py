@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch.distributed
-from lightning_fabric import Fabric
 
 from prproduct.lab import runs
 from prproduct.lab.engine import Settings, Task, fit
@@ -18,6 +17,9 @@ from prproduct.lab.hardware import Hardware, in_first, reproducible, threads_set
 from prproduct.lab.progress import Silent
 from prproduct.lab.runs import Run
 from prproduct.lab.stopping import StopSignals
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 
 def train_task(
