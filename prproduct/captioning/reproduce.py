@@ -21,7 +21,7 @@ from rich.table import Table
 
 from prproduct.captioning import report
 from prproduct.captioning.command import CaptionsOption, FeaturesOption
-from prproduct.captioning.configuration import PHASES, CaptionerConfig
+from prproduct.captioning.configuration import DEFAULTS, PHASES, CaptionerConfig
 from prproduct.captioning.data.pictures import list_all
 from prproduct.captioning.dataset import (
     WORLD,
@@ -58,12 +58,11 @@ class Scale:
     rl: dict[str, Any] = field(default_factory=dict)
 
 
-_SMALL_NETWORK = {"hidden": 64, "embedding": 64, "attention": 64}
 SCALES = {
     "quick": Scale(
         ("p", "pr"),
         1,
-        {**_SMALL_NETWORK, "dropout": 0.1},
+        {"hidden": 64, "embedding": 64, "attention": 64, "dropout": 0.1},
         {"epochs": 15, "batch_size": 20, "learning_rate": 5e-3, "angles": 100},
         {"epochs": 8, "batch_size": 20, "learning_rate": 5e-4, "angles": 100},
     ),
@@ -149,9 +148,8 @@ def jobs(choice: Choice, output: Path, captions: str, source: Path | None, train
 
 def _steps(config: CaptionerConfig, images: int) -> int:
     """The number of steps of a whole training on `images` images."""
-    config = config.resolved()
-    assert config.epochs is not None and config.batch_size is not None, "resolved"
-    return config.epochs * math.ceil(images / config.batch_size)
+    default = DEFAULTS[config.phase]
+    return (config.epochs or default["epochs"]) * math.ceil(images / (config.batch_size or default["batch_size"]))
 
 
 def train_both(xe: CaptionerConfig, rl: CaptionerConfig, output: Path, captions: str, source: Path | None) -> None:
