@@ -60,7 +60,7 @@ def read(sources: Sequence[str], lists: Mapping[str, Path], tokens: str | None =
 
 
 def without_empty(images: Sequence[Described]) -> tuple[list[Described], int]:
-    """The images with captions that have no word removed, and the number of removed captions.
+    """The images without those of their captions that have no word, and the number of captions left out.
 
     >>> without_empty([Described(7, "cat.jpg", "train", ("A cat", "!"), ("a cat", ""))])
     ([Described(id=7, file='cat.jpg', split='train', references=('A cat',), tokens=('a cat',))], 1)
@@ -179,12 +179,14 @@ def _bundled() -> list[Described]:
 
 
 def _tokenized(captions: Iterable[tuple[ImageId, list[str]]], files: list[str], split: str) -> list[Described]:
+    """Images of one split from their ids with captions, and their file names."""
     pairs = zip(captions, files, strict=True)
     described = [Described(image, file, split, tuple(texts), ()) for (image, texts), file in pairs]
     return _with_own_tokens(described)
 
 
 def _with_own_tokens(images: list[Described]) -> list[Described]:
+    """The images with tokens of their references by our tokenizer, in one call for all of them."""
     tokens = iter(tokenize_all([reference for image in images for reference in image.references]))
     return [image._replace(tokens=tuple(next(tokens) for _ in image.references)) for image in images]
 
