@@ -36,8 +36,9 @@ FeaturesOption = Annotated[
 
 def _run_folder(values: Mapping[str, Any]) -> Path:
     """The folder of --run-dir, or the default one for the other options."""
-    product = (values["product"] or "same" if values["start"] else values["product"] or "pr").replace(":", "")
-    return Path(values["run"] or Path("runs") / f"captioner-{product}-{values['phase']}-{values['seed']}")
+    product = values["product"] or ("same" if values["start"] else "pr")
+    name = f"captioner-{product.replace(':', '')}-{values['phase']}-{values['seed']}"
+    return Path(values["run"] or Path("runs") / name)
 
 
 def _stored(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -72,11 +73,12 @@ def captioner(
 ) -> None:
     """Train a captioner under a product."""
     assert run is not None, "_stored gives it"
+    source = source and Path(source)  # a string if it comes from the run's folder
     train(
         config,
         run,
-        open_dataset(captions, source and Path(source)),
-        places=dataset_options(captions, source and Path(source)),
+        open_dataset(captions, source),
+        places=dataset_options(captions, source),
         start=start,
         start_from=start_from,
         resume=resume,

@@ -22,12 +22,18 @@ CANDIDATES: dict[str, dict[str, Any]] = {
     "beam": {"samples": 5, "baseline": "others"},
     "sample": {"samples": 1, "baseline": "greedy"},
 }
-# The learning rates are the paper's; epochs, batch size and clipping are those of its author's code.
+# The learning rates are the paper's; batch size and 35 epochs are those of its author's code, 30 epochs are ours.
 DEFAULTS: dict[str, dict[str, Any]] = {
     "xe": {"epochs": 30, "batch_size": 64, "learning_rate": 5e-4},
     "rl": {"epochs": 35, "batch_size": 64, "learning_rate": 5e-5},
 }
 NETWORK = {"hidden": 512, "embedding": 512, "attention": 512, "dropout": 0.3, "batch_norm": False, "tanh_layer": False}
+# Least values of options.
+_LEAST: dict[str, float] = {
+    **dict.fromkeys(("clip_value", "angles"), 0),
+    **dict.fromkeys(("hidden", "embedding", "attention", "epochs", "batch_size", "captions_per_image"), 1),
+    **dict.fromkeys(("feedback_every", "samples", "beams", "log_every", "limit_train", "max_steps"), 1),
+}
 
 
 def _option(default: Any, help: str) -> Any:
@@ -119,7 +125,7 @@ class CaptionerConfig:
         given = {f.name: getattr(self, f.name) for f in fields(self)}
         network = {name: getattr(start, name) for name in NETWORK} if start else NETWORK
         for name, value in network.items():
-            if start and given[name] not in (None, value) and name != "dropout":
+            if start and given[name] not in (None, value) and name != "dropout":  # REINFORCE uses no dropout
                 raise InputError(f"{name} is {given[name]}, in the run it starts from {value}; leave it out")
         product = start.product if start else "pr"
         defaults = {"product": product, **network, **DEFAULTS[self.phase], **CANDIDATES[self.candidates]}
@@ -150,10 +156,3 @@ class CaptionerConfig:
         """
         highest = self.learning_rate or DEFAULTS[self.phase]["learning_rate"]
         return highest * (self.final_rate + (1 - self.final_rate) * 0.5 * (1 + math.cos(math.pi * progress)))
-
-
-_LEAST: dict[str, float] = {
-    **dict.fromkeys(("clip_value", "angles"), 0),
-    **dict.fromkeys(("hidden", "embedding", "attention", "epochs", "batch_size", "captions_per_image"), 1),
-    **dict.fromkeys(("feedback_every", "samples", "beams", "log_every", "limit_train", "max_steps"), 1),
-}

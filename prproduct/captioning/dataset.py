@@ -64,7 +64,7 @@ def open_dataset(captions: str, source: Path | None) -> CaptionDataset:
 
 
 def dataset_options(captions: str, source: Path | None) -> dict[str, Path | str | None]:
-    """The same two values by the names of the command's options, which a run's folder stores for `--resume`."""
+    """`--captions` and `--features` by the names of their parameters, as a run's folder stores them for `--resume`."""
     return {"captions": captions if captions == WORLD else Path(captions), "source": source}
 
 

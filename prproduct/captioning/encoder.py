@@ -142,6 +142,7 @@ def last_map(network: nn.Module, pixels: Tensor) -> Tensor:
     outputs: list[Tensor] = []
 
     def keep(layer: nn.Module, inputs: Any, output: Any) -> None:
+        # A pooled output (images, channels, 1, 1) has one position: as many numbers as channels.
         if isinstance(output, Tensor) and output.ndim >= 3 and output[0].numel() > max(output.shape[1:]):
             outputs.append(output)
 

@@ -42,7 +42,7 @@ class Search:
     def __post_init__(self) -> None:
         if self.beams < 1:
             raise InputError(f"{self.beams} beams; there must be at least 1")
-        _ = Limits(self.longest, self.shortest)
+        Limits(self.longest, self.shortest)  # raises for impossible lengths
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +75,7 @@ def generate_captions(
         batch = images[start : start + batch_size]
         regions = collate([features.of(image) for image in batch])
         with torch.inference_mode():
-            memory = model.encode(regions.features.to(device), regions.present.to(device))
+            memory = model.encode(*regions.to(device))
             found = beam(model, memory, beams=search.beams, length_power=search.length_power, limits=limits)
         region_counts = regions.present.sum(1).tolist()
         for row, image in enumerate(batch):

@@ -16,7 +16,7 @@ IN_CACHE = 2**18  # elements; one megabyte of float32
 
 
 class BlockLSTM(nn.Module):
-    """An LSTM whose gates are the sum of linear layers: one per input, by its name, and `hidden`.
+    """An LSTM whose gates are the sum of linear layers: one with the name of each input, and `hidden`.
 
     The gates are in torch's order i, f, g, o: c' = σ(f)∘c + σ(i)∘tanh(g), h' = σ(o)∘tanh(c') (the paper's Equation 14).
     There is one bias per gate, in the layer of the first input.

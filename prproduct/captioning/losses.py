@@ -62,7 +62,8 @@ def reinforce(log_probabilities: Tensor, words: Tensor, advantages: Tensor) -> T
     """−advantage · log-probability of sampled words (…, steps), summed over words and end tokens.
 
     Its mean over captions has the negative gradient of the expected reward, if `advantages` (…) are rewards minus a
-    baseline that does not depend on the sample: the reward of the greedy caption, or the mean of the image's others.
+    baseline that does not depend on the sample: the reward of the greedy caption, or the mean reward of the image's
+    other samples.
 
     >>> words = torch.tensor([[5, 0, 0], [7, 7, 7]])
     >>> reinforce(torch.full((2, 3), -1.0), words, torch.tensor([1.0, 0.0]))

@@ -126,7 +126,7 @@ class Captioner(nn.Module):
         logits are (n, vocabulary_size) in row-major order.
         """
         memory = self.encode(features, present)
-        self._rows_per_image(len(words), memory.images)
+        self._rows_per_image(len(words), memory.images)  # raises for a wrong number of captions
         if sample_probability > 0:
             words = self._scheduled_sampling(memory, words, sample_probability)
         packed = PackedSteps.of(torch.ones_like(words, dtype=torch.bool) if wanted is None else wanted, memory.images)
@@ -244,10 +244,10 @@ class Captioner(nn.Module):
 class _Norms(nn.Module):
     """A BatchNorm before and after an embedding layer, or two identities."""
 
-    def __init__(self, before: int, after: int, present: bool) -> None:
+    def __init__(self, before: int, after: int, batch_norm: bool) -> None:
         super().__init__()
-        self.before: nn.Module = nn.BatchNorm1d(before) if present else nn.Identity()
-        self.after: nn.Module = nn.BatchNorm1d(after) if present else nn.Identity()
+        self.before: nn.Module = nn.BatchNorm1d(before) if batch_norm else nn.Identity()
+        self.after: nn.Module = nn.BatchNorm1d(after) if batch_norm else nn.Identity()
 
 
 def _padded(rows: Tensor, present: Tensor, complete: bool) -> Tensor:

@@ -6,8 +6,9 @@ every run are generated and scored, and a report is written.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,9 +21,17 @@ from rich.table import Table
 
 from prproduct.captioning import report
 from prproduct.captioning.command import CaptionsOption, FeaturesOption
-from prproduct.captioning.configuration import PHASES, CaptionerConfig
+from prproduct.captioning.configuration import DEFAULTS, PHASES, CaptionerConfig
 from prproduct.captioning.data.pictures import list_all
-from prproduct.captioning.dataset import WORLD, check_ids, dataset_options, extra_metrics, open_dataset
+from prproduct.captioning.dataset import (
+    WORLD,
+    CaptionDataset,
+    CaptionMetric,
+    check_ids,
+    dataset_options,
+    extra_metrics,
+    open_dataset,
+)
 from prproduct.captioning.metrics.command import name_failure
 from prproduct.captioning.results import write_results
 from prproduct.captioning.training import train
@@ -49,12 +58,11 @@ class Scale:
     rl: dict[str, Any] = field(default_factory=dict)
 
 
-_SMALL_NETWORK = {"hidden": 64, "embedding": 64, "attention": 64}
 SCALES = {
     "quick": Scale(
         ("p", "pr"),
         1,
-        {**_SMALL_NETWORK, "dropout": 0.1},
+        {"hidden": 64, "embedding": 64, "attention": 64, "dropout": 0.1},
         {"epochs": 15, "batch_size": 20, "learning_rate": 5e-3, "angles": 100},
         {"epochs": 8, "batch_size": 20, "learning_rate": 5e-4, "angles": 100},
     ),
@@ -122,23 +130,32 @@ def folder_of(output: Path, config: CaptionerConfig) -> Path:
     return output / (config.product or "pr").replace(":", "-") / f"seed-{config.seed}" / config.phase
 
 
-def jobs(choice: Choice, output: Path, captions: str, source: Path | None) -> list[Job]:
-    """A job for each product and seed, which trains both phases; its folder is that of the second."""
+def jobs(choice: Choice, output: Path, captions: str, source: Path | None, train_images: int) -> list[Job]:
+    """A job for each product and seed, which trains both phases on `train_images` images.
+
+    Paths become absolute, since workers may run in another folder.
+    """
     output, features = output.absolute(), None if source is None else source.absolute()
-    captions = captions if features is None else str(Path(captions).absolute())
+    captions = captions if captions == WORLD else str(Path(captions).absolute())
     found = []
     for xe, rl in pairs(choice):
-        target = folder_of(output, rl)
+        first, second = folder_of(output, xe), folder_of(output, rl)
         call = partial(train_both, xe, rl, output, captions, features)
-        found.append(Job(str(target.parent.relative_to(output)), target, call, 1))
+        steps = _steps(xe, train_images) + _steps(rl, train_images)
+        found.append(Job(str(second.parent.relative_to(output)), second, call, steps, earlier=(first,)))
     return found
+
+
+def _steps(config: CaptionerConfig, images: int) -> int:
+    """The number of steps of a whole training on `images` images."""
+    default = DEFAULTS[config.phase]
+    return (config.epochs or default["epochs"]) * math.ceil(images / (config.batch_size or default["batch_size"]))
 
 
 def train_both(xe: CaptionerConfig, rl: CaptionerConfig, output: Path, captions: str, source: Path | None) -> None:
     """Train cross-entropy, then REINFORCE from its last epoch; finished runs are left as they are."""
     dataset, options = open_dataset(captions, source), dataset_options(captions, source)
     first = train(xe, folder_of(output, xe), dataset, places=options, resume=True)
-    rl = replace(rl, product=xe.product)
     train(rl, folder_of(output, rl), dataset, places=options, start=first, resume=True)
 
 
@@ -164,26 +181,13 @@ def captions(
     check_ids(dataset)
     if pictures is not None:
         list_all([pictures])
-    wanted = jobs(choice, output, captions, source)
+    wanted = jobs(choice, output, captions, source, len(dataset.captions.of("train")))
     workers = plan.open(len(wanted), address)
     progress = Silent() if quiet else Terminal()
     progress.say(f"{len(wanted)} runs of two phases in {output}; {workers}")
     results = sweep(wanted, workers, retries=plan.retries, progress=progress)
     folders = [result.job.folder.parent / phase for result in results if result.finished for phase in PHASES]
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, disable=quiet or not console.is_terminal) as bar:
-        images, failures = len(dataset.captions.of("test")), dict[str, str]()
-        for folder in folders:
-            task = bar.add_task(f"test captions of {folder.relative_to(output.absolute())}", total=images)
-            scored = write_results(
-                folder,
-                dataset,
-                extra_metrics=extra_metrics(captions),
-                progress=lambda done, task=task: bar.advance(task, done),  # type: ignore[misc]
-            )
-            failures |= scored["failures"]
-    for metric, reason in failures.items():
+    for metric, reason in _write_all_results(folders, dataset, extra_metrics(captions), quiet).items():
         name_failure(metric, reason, "the same command computes it when that is mended")
     if folders:
         Console().print(_table(folders))
@@ -192,7 +196,23 @@ def captions(
     exit_if_unfinished(results)
 
 
+def _write_all_results(
+    folders: Sequence[Path], dataset: CaptionDataset, metrics: Mapping[str, CaptionMetric], quiet: bool
+) -> dict[str, str]:
+    """Caption and score the test images with each run, and return the metrics that failed with the reasons."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    images, failures = len(dataset.captions.of("test")), dict[str, str]()
+    with Progress(*columns, console=console, disable=quiet or not console.is_terminal) as bar:
+        for folder in folders:
+            task = bar.add_task(f"test captions of {'/'.join(folder.parts[-3:])}", total=images)
+            scored = write_results(folder, dataset, extra_metrics=metrics, progress=partial(bar.advance, task))
+            failures |= scored["failures"]
+    return failures
+
+
 def _table(folders: Sequence[Path]) -> Table:
+    """A row of scores for each run, in percent."""
     table = Table(title=_TITLE, title_justify="left", box=SIMPLE, padding=(0, 1, 0, 0))
     for name in ("product", "seed", "phase"):
         table.add_column(name)

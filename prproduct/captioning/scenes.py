@@ -104,7 +104,7 @@ def is_true(scene: Scene, sentence: str) -> bool:
     if not match:
         return False
     groups = match.groups()
-    x, y = RELATIONS.get(groups[3], (0, 0))
+    x, y = RELATIONS.get(groups[3], (0, 0))  # "and" says nothing about positions
     return any(
         _is(one, *groups[:3]) and _is(other, *groups[4:]) and (one.x - other.x) * x >= 0 and (one.y - other.y) * y >= 0
         for one, other in itertools.permutations(scene, 2)

@@ -24,7 +24,7 @@ from prproduct.captioning.configuration import CaptionerConfig
 from prproduct.captioning.data.batches import CaptionBatch, CaptionBatches, collate, padded
 from prproduct.captioning.data.prepared import VOCABULARY, Image, vocabulary_json
 from prproduct.captioning.dataset import CaptionDataset, check_fits, check_ids
-from prproduct.captioning.decoding import Captions, Limits, beam, greedy, sample
+from prproduct.captioning.decoding import Limits, beam, greedy, sample
 from prproduct.captioning.inference import EPOCHS, PHASE_NAMES, Search, config_of, generate_captions
 from prproduct.captioning.losses import caption_mask, cross_entropy, log_probabilities, reinforce, targets_of
 from prproduct.captioning.metrics.ngram_metrics import cider_d
@@ -46,16 +46,18 @@ EVALUATION_BATCH = 50  # images
 
 
 class StartingPoint(NamedTuple):
-    """The cross-entropy run that REINFORCE starts from, and the weights of the chosen epoch."""
+    """The cross-entropy run that REINFORCE starts from."""
 
-    record: runs.Record
     config: CaptionerConfig
-    weights: dict[str, Tensor]
-    identity: dict[str, Any]
+    weights: dict[str, Tensor]  # of the chosen epoch
+    identity: dict[str, Any]  # what config.json of the REINFORCE run records about it
 
 
 class CrossEntropyTask:
-    """Cross-entropy with the references, with scheduled sampling."""
+    """Cross-entropy with the references, with scheduled sampling.
+
+    `ReinforceTask` derives from it: batches, learning rate and evaluation are the same.
+    """
 
     select_by: str | None = "validation_cider"
     select_largest = True
@@ -70,7 +72,7 @@ class CrossEntropyTask:
         if start:
             self.captioner.load_state_dict(start.weights)
         self.model: nn.Module = self.captioner.to(fabric.device)
-        # None of them is None in a resolved configuration.
+        # `or 1` is for mypy: none of them is None in a resolved configuration.
         epochs, batch_size, self.samples = config.epochs or 1, config.batch_size or 1, config.samples or 1
         self.optimizer: Optimizer = Adam(self.model.parameters(), lr=config.rate(0.0), betas=(0.9, 0.999))
         self._train = self.captions.of("train")[: config.limit_train]
@@ -98,12 +100,7 @@ class CrossEntropyTask:
     def batches(self, epoch: int, start_step: int) -> Iterable[CaptionBatch]:
         """Batches of `epoch` for this process, starting at `start_step`."""
         self._feedback = self.config.feedback(epoch)
-        return (self._on_device(batch) for batch in self._batches.epoch(epoch, start_step))
-
-    def _on_device(self, batch: CaptionBatch) -> CaptionBatch:
-        device = self._fabric.device
-        regions = type(batch.regions)(*(t.to(device) for t in batch.regions))
-        return CaptionBatch(regions, batch.words.to(device), batch.rows.to(device), batch.whole)
+        return (batch.to(self._fabric.device) for batch in self._batches.epoch(epoch, start_step))
 
     def learning_rate(self, epoch: int, step: int) -> float:
         """Learning rate of a step: a cosine decay over all steps."""
@@ -135,14 +132,16 @@ class CrossEntropyTask:
         return {"validation_loss": loss / words, "validation_cider": float(score.total)}
 
     def _losses(self, model: nn.Module, images: list[Image]) -> list[float]:
-        """Cross-entropy summed over the captions of each image; images may have different numbers of captions."""
-        most = max(len(image.captions) for image in images)
-        regions = collate([self.features.of(image.id) for image in images])
+        """Cross-entropy summed over the captions of each image.
+
+        The model takes the same number of captions for each image, so empty ones are added, and left out of the sums.
+        """
+        device, most = self._fabric.device, max(len(image.captions) for image in images)
+        regions = collate([self.features.of(image.id) for image in images]).to(device)
         words = padded([c for image in images for c in (*image.captions, *[()] * (most - len(image.captions)))])
-        device = self._fabric.device
         words = words.to(device)
         targets = targets_of(words)
-        logits = model(*(t.to(device) for t in regions), words, wanted=caption_mask(targets))
+        logits = model(*regions, words, wanted=caption_mask(targets))
         each = -log_probabilities(logits.float(), targets).sum(1).view(len(images), most)
         return [float(row[: len(image.captions)].sum()) for row, image in zip(each, images, strict=True)]
 
@@ -162,8 +161,8 @@ class ReinforceTask(CrossEntropyTask):
         super().__init__(config, dataset, fabric, start)
         train = [image.captions for image in self._train]
         self._reward = CiderReward.of(PackedCaptions.pack(train), self.captions.frequencies)
+        # Another module with the same tensors: hooks of a probe on the model must not record what decoding computes.
         shared = [*self.model.parameters(), *self.model.buffers()]
-        # Decodes with the same weights but without the probe's hooks, which record only what is differentiated.
         self._decoder = copy.deepcopy(self.captioner, {id(tensor): tensor for tensor in shared}).eval()
         self._seconds = {"decoding_seconds": 0.0, "reward_seconds": 0.0}
 
@@ -173,21 +172,11 @@ class ReinforceTask(CrossEntropyTask):
         began = time.perf_counter()
         candidates, greedy_words = self._candidates(batch)
         decoded = time.perf_counter()
-        images, count, _ = candidates.words.shape
-        words = candidates.words.flatten(0, 1)  # (images · candidates, steps)
-        rows = batch.rows.repeat_interleave(count)
-        if greedy_words is None:
-            rewards = self._reward(words, rows)
-        else:
-            rewards = self._reward(torch.cat([words, greedy_words]), torch.cat([rows, batch.rows]))
+        rewards, baseline = self._rewards(candidates, greedy_words, batch.rows)
         rewarded = time.perf_counter()
         self._seconds["decoding_seconds"] += decoded - began
         self._seconds["reward_seconds"] += rewarded - decoded
-        rewards, greedy_rewards = rewards[: len(words)].view(images, count), rewards[len(words) :]
-        if greedy_words is None:  # the mean reward of the image's other candidates
-            baseline = (rewards.sum(1, keepdim=True) - rewards) / (count - 1)
-        else:
-            baseline = greedy_rewards[:, None].expand(images, count)
+        words = candidates.flatten(0, 1)  # (images · candidates, steps)
         inputs = torch.cat([torch.zeros_like(words[:, :1]), words[:, :-1]], 1)
         logits = model(*batch.regions, inputs, wanted=caption_mask(words)).float()
         advantages = (rewards - baseline).flatten().to(logits.dtype)
@@ -201,8 +190,11 @@ class ReinforceTask(CrossEntropyTask):
         }
 
     @torch.no_grad()
-    def _candidates(self, batch: CaptionBatch) -> tuple[Captions, Tensor | None]:
-        """The captions to reward, and the words (images, steps) of the greedy captions if those are the baseline."""
+    def _candidates(self, batch: CaptionBatch) -> tuple[Tensor, Tensor | None]:
+        """Words (images, candidates, steps) of the candidates, and (images, steps) of greedy captions or None.
+
+        The greedy captions are for the baseline "greedy".
+        """
         config, limits = self.config, Limits(self.captions.longest)
         with self._fabric.autocast():
             memory = self._decoder.encode(*batch.regions)
@@ -211,8 +203,22 @@ class ReinforceTask(CrossEntropyTask):
             else:
                 found = sample(self._decoder, memory, samples=self.samples, limits=limits)
             if config.baseline != "greedy":
-                return found, None
-            return found, greedy(self._decoder, memory, limits=limits).words[:, 0]
+                return found.words, None
+            return found.words, greedy(self._decoder, memory, limits=limits).words[:, 0]
+
+    def _rewards(self, words: Tensor, greedy_words: Tensor | None, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Rewards and baselines, each (images, candidates), of words (images, candidates, steps).
+
+        The baseline is the reward of the image's greedy caption, or the mean reward of its other candidates. `rows`
+        (images,) are indices of the training images.
+        """
+        images, count, _ = words.shape
+        flat, flat_rows = words.flatten(0, 1), rows.repeat_interleave(count)
+        if greedy_words is None:
+            rewards = self._reward(flat, flat_rows).view(images, count)
+            return rewards, (rewards.sum(1, keepdim=True) - rewards) / (count - 1)
+        both = self._reward(torch.cat([flat, greedy_words]), torch.cat([flat_rows, rows]))
+        return both[: len(flat)].view(images, count), both[len(flat) :, None].expand(images, count)
 
     def seconds(self) -> dict[str, float]:
         """The seconds of decoding and rewarding since the last call."""
@@ -299,7 +305,7 @@ def read_start(folder: str | Path, which: str, dataset: CaptionDataset) -> Start
     step = end["last" if which == "last" else "selected"]["step"]
     checkpoint = checkpoints.load(Path(folder) / runs.CHECKPOINTS, step, record.identity)
     identity = {"config": record.config["config"], "from": which, "step": step, "weights": _digest(checkpoint.model)}
-    return StartingPoint(record, config, checkpoint.model, identity)
+    return StartingPoint(config, checkpoint.model, identity)
 
 
 def _digest(weights: dict[str, Tensor]) -> str:

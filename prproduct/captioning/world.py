@@ -169,6 +169,7 @@ def _runs(filled: NDArray[np.bool_]) -> list[tuple[int, int]]:
 
 
 def _vector(pixels: NDArray[np.float32], box: tuple[int, int, int, int]) -> NDArray[np.float32]:
+    """The vector (112,) of a box: its pixels averaged over a 6×6 grid, its centre and its size."""
     top, bottom, left, right = box
     height, width = pixels.shape[:2]
     rows, columns = (_cells(*ends) for ends in ((top, bottom), (left, right)))

@@ -110,7 +110,7 @@ def test_the_gradient_of_reinforce_is_advantage_times_that_of_the_log_probabilit
     sums = task.sums(task.model, batch)
     sums["loss"].backward()
     candidates, guess = drawn[0]
-    words = candidates.words.flatten(0, 1)
+    words = candidates.flatten(0, 1)
     rewards = task._reward(words, batch.rows.repeat_interleave(3)).view(-1, 3)
     if baseline == "greedy":
         less = task._reward(guess, batch.rows)[:, None]

@@ -1,6 +1,7 @@
 """`prproduct reproduce captions`: from nothing to a table and a page, and nothing trained twice."""
 
 import json
+import math
 from contextlib import nullcontext
 
 import numpy as np
@@ -16,6 +17,7 @@ from prproduct.lab import runs
 from prproduct.lab.errors import InputError
 from prproduct.lab.sweep import Ending, Result
 from prproduct.lab.sweep.jobs import FINISHED
+from prproduct.lab.sweep.progress import steps_done
 
 NETWORK = {"hidden": 8, "embedding": 8, "attention": 8, "dropout": 0.0}
 TINY = command.Scale(
@@ -73,6 +75,14 @@ def test_what_is_finished_is_neither_trained_nor_scored_again(small_study, tmp_p
     assert reproduce(tmp_path) == 0
     assert small_study == ["p/seed-0", "pr/seed-0"]
     assert scores_file(tmp_path / "pr" / "seed-0" / "rl", "test").stat().st_mtime_ns == written
+
+
+@pytest.mark.slow
+def test_the_steps_of_a_job_are_those_that_both_phases_record(small_study, tmp_path):
+    assert reproduce(tmp_path) == 0
+    images = len(dataset().captions.of("train"))
+    for job in command.jobs(command.Choice(), tmp_path, "small", None, images):
+        assert job.steps == steps_done(job) == (2 + 1) * math.ceil(images / 7)
 
 
 @pytest.mark.slow

@@ -198,6 +198,7 @@ def test_progress_is_read_from_the_records_of_a_run(tmp_path):
     run.append({"event": "epoch", "step": 63})
     run.close()
     assert steps_done(one) == 63
+    assert steps_done(Job("b", tmp_path / "b", print, steps=1, earlier=(tmp_path / "a",))) == 63
 
 
 def test_a_ray_cluster_that_is_not_there_is_one_line_before_anything_starts(tmp_path, capsys, monkeypatch):

@@ -49,7 +49,7 @@ def test_paths_with_brackets_are_shown_as_they_are():
 def test_a_sweeps_bars_show_names_with_brackets_and_end_at_100_percent(tmp_path):
     stream = StringIO()
     progress = sweeps.Terminal(Console(file=stream, force_terminal=True, width=150))
-    job = Job("[bold]a[/bold]", tmp_path / "a", print, 1)  # one step, as jobs of several trainings have
+    job = Job("[bold]a[/bold]", tmp_path / "a", print, 1)  # fewer steps than the run has recorded
     made_run = {"format": 1, "task": "test", "environment": {}}
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "config.json").write_text(json.dumps(made_run))

@@ -28,6 +28,10 @@ class Regions(NamedTuple):
     features: Tensor
     present: Tensor
 
+    def to(self, device: torch.device) -> Regions:
+        """The same on a device."""
+        return Regions(self.features.to(device), self.present.to(device))
+
 
 def collate(features: Sequence[NDArray[np.float32]]) -> Regions:
     """Pad the features (regions, width) of several images with zeros to the largest number of regions.
@@ -78,6 +82,10 @@ class CaptionBatch(NamedTuple):
     words: Tensor  # (images · captions, steps), begin with 0 and are padded with 0; captions of an image consecutive
     rows: Tensor  # (images,), indices into the training images
     whole: int  # divisor of the summed loss: the number of words or captions of the batch over all processes
+
+    def to(self, device: torch.device) -> CaptionBatch:
+        """The same on a device."""
+        return CaptionBatch(self.regions.to(device), self.words.to(device), self.rows.to(device), self.whole)
 
 
 class CaptionBatches:

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from prproduct.captioning.data import grids, peers, pictures, prepared, sources, vocabulary
+from prproduct.captioning.data import grids, pictures, prepared, sources, vocabulary
 from prproduct.captioning.encoder import DEFAULT, load
 from prproduct.captioning.metrics.files import SHOWN, ImageId
 from prproduct.captioning.metrics.frequencies import load_frequencies
@@ -52,7 +52,7 @@ def captions(
         others = (val, test, tokens, minimum_count, skip_empty, rule != "peers", longest != prepared.LONGEST)
         if len(files) != 1 or any(others):
             raise InputError("--labels goes with cocotalk.json alone, which has its splits, tokens and vocabulary")
-        described, words, longest = peers.describe(Path(files[0]), labels)
+        described, words, longest = sources.describe_cocotalk(Path(files[0]), labels)
     else:
         lists = {split: path for split, path in (("val", val), ("test", test)) if path is not None}
         described = sources.read(files, lists, tokens)

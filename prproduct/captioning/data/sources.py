@@ -1,8 +1,14 @@
-"""Reading raw captions, with a split for every image: Karpathy's JSON, and COCO's annotations.
+"""Reading the caption files of other projects.
 
-Karpathy's files have a split for each image and tokens for each caption. All published vocabularies are made of these
-tokens, so they are the default. COCO's annotations have neither: images are for training unless a list of ids says
-otherwise, and captions are tokenized by the evaluation's tokenizer.
+Karpathy's JSON has a split for each image and tokens for each caption. All published vocabularies are made of these
+tokens, so they are the default.
+
+COCO's annotations have neither: images are for training unless a list of ids says otherwise, and captions are tokenized
+by the evaluation's tokenizer.
+
+`cocotalk.json` and `cocotalk_label.h5` are preprocessed captions. The first file has the vocabulary and the images. The
+second has the captions as rows of word ids padded with 0, and the first and last row of each image, counted from 1.
+`coco-train-idxs.p`, if there is one, has document frequencies.
 """
 
 from __future__ import annotations
@@ -11,18 +17,25 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
 from prproduct.captioning.data.features import normalized_id
-from prproduct.captioning.data.prepared import SPLIT_OF, Described
+from prproduct.captioning.data.prepared import SPLIT_OF, CaptionSet, Described, check, encode
+from prproduct.captioning.data.vocabulary import UNKNOWN, Vocabulary
 from prproduct.captioning.metrics.files import (
     ImageId,
     image_id_field,
     object_list,
     raise_for_images,
+    raise_for_repeated,
     read_caption_json,
     read_text,
     string_field,
 )
 from prproduct.captioning.metrics.java import coco_captions
+from prproduct.captioning.metrics.reward import PackedCaptions
 from prproduct.captioning.metrics.tokenizer import tokenize_all
 from prproduct.lab.errors import InputError
 
@@ -31,7 +44,7 @@ TOKENS = ("given", "own")
 
 
 def read(sources: Sequence[str], lists: Mapping[str, Path], tokens: str | None = None) -> list[Described]:
-    """The images of all sources.
+    """The images of Karpathy's files, COCO's annotations or the bundled captions (`BUNDLED`).
 
     `lists` maps "val" and "test" to files of image ids. `tokens` is "given" for the tokens of the files, "own" for
     those of our tokenizer, None for "given" if there are any.
@@ -47,7 +60,7 @@ def read(sources: Sequence[str], lists: Mapping[str, Path], tokens: str | None =
 
 
 def without_empty(images: Sequence[Described]) -> tuple[list[Described], int]:
-    """The images with captions that have no word removed, and the number of removed captions.
+    """The images without those of their captions that have no word, and the number of captions left out.
 
     >>> without_empty([Described(7, "cat.jpg", "train", ("A cat", "!"), ("a cat", ""))])
     ([Described(id=7, file='cat.jpg', split='train', references=('A cat',), tokens=('a cat',))], 1)
@@ -61,6 +74,40 @@ def without_empty(images: Sequence[Described]) -> tuple[list[Described], int]:
     return kept, empty
 
 
+def read_cocotalk(words: str | Path, labels: str | Path, frequencies: str | Path | None = None) -> CaptionSet:
+    """The captions of `cocotalk.json` and `cocotalk_label.h5`, with the word ids of these files."""
+    described, vocabulary, longest = describe_cocotalk(Path(words), Path(labels))
+    captions = encode(described, vocabulary, longest)
+    return CaptionSet(vocabulary, captions.images, longest, Path(frequencies) if frequencies else None)
+
+
+def describe_cocotalk(words: Path, labels: Path) -> tuple[list[Described], Vocabulary, int]:
+    """The images with their captions as words, the vocabulary, and the maximum caption length (columns of the rows)."""
+    content = read_caption_json(words)
+    if not isinstance(content, dict) or not {"ix_to_word", "images"} <= content.keys():
+        raise InputError(f"{words}: not like cocotalk.json, with 'ix_to_word' and 'images'")
+    vocabulary = _vocabulary(words, content["ix_to_word"])
+    images = object_list(words, content["images"])
+    rows, first, last = _labels(labels)
+    if len(first) != len(images):
+        raise InputError(f"{labels}: captions of {len(first)} images, where {words} has {len(images)}")
+    if rows.max(initial=0) >= len(vocabulary):
+        raise InputError(f"{labels}: the word id {rows.max()}, where {words} has 1 to {len(vocabulary.words)}")
+    try:
+        packed = PackedCaptions.from_labels(rows, first, last)
+    except InputError as error:
+        raise InputError(f"{labels}: {error}") from None
+    starts = packed.caption_starts
+    described = []
+    for index, image in enumerate(images):
+        captions = range(packed.image_starts[index], packed.image_starts[index + 1])
+        texts = tuple(vocabulary.decode(packed.tokens[starts[c] : starts[c + 1]].tolist()) for c in captions)
+        number, file = image_id_field(words, image, "id"), str(image.get("file_path", ""))
+        described.append(Described(number, Path(file).name, _split(words, image), texts, texts))
+    check(labels, described)
+    return described, vocabulary, rows.shape[1]
+
+
 def _file(path: Path, tokens: str | None) -> list[Described]:
     content = read_caption_json(path)
     if not isinstance(content, dict) or "images" not in content:
@@ -70,7 +117,13 @@ def _file(path: Path, tokens: str | None) -> list[Described]:
         return _karpathy(path, images, tokens)
     if tokens == "given":
         raise InputError(f"{path}: COCO's annotations have no tokens; leave out --tokens given")
-    captions: dict[ImageId, list[str]] = {image_id_field(path, image, "id"): [] for image in images}
+    return _coco(path, content, images)
+
+
+def _coco(path: Path, content: dict[str, Any], images: list[dict[str, Any]]) -> list[Described]:
+    ids = [image_id_field(path, image, "id") for image in images]
+    raise_for_repeated(path, "images listed more than once", ids)
+    captions: dict[ImageId, list[str]] = {image: [] for image in ids}
     unknown = []
     for entry in object_list(path, content.get("annotations", [])):
         image = image_id_field(path, entry, "image_id")
@@ -91,18 +144,24 @@ def _karpathy(path: Path, images: list[dict[str, Any]], tokens: str | None) -> l
         raise InputError(f"{path}: sentences without 'tokens'; leave out --tokens given")
     described = []
     for image, of_image in zip(images, sentences, strict=True):
-        split = image.get("split")
-        if split not in SPLIT_OF:
-            raise InputError(f"{path}: an image of split {split!r}, not of {', '.join(SPLIT_OF)}: {str(image)[:80]}")
+        split, file = _split(path, image), string_field(path, image, "filename")
         number = image_id_field(path, image, "cocoid" if "cocoid" in image else "imgid")
         given = [_tokens(path, sentence) if have_tokens else "" for sentence in of_image]
-        raw = [string_field(path, s, "raw") if "raw" in s else " ".join(_tokens(path, s).split()) for s in of_image]
-        file = string_field(path, image, "filename")
-        described.append(Described(number, file, SPLIT_OF[split], tuple(raw), tuple(given)))
+        raw = [string_field(path, s, "raw") if "raw" in s else _tokens(path, s) for s in of_image]
+        described.append(Described(number, file, split, tuple(raw), tuple(given)))
     return described if have_tokens and tokens != "own" else _with_own_tokens(described)
 
 
+def _split(path: Path, image: dict[str, Any]) -> str:
+    """The split of an image; "restval", validation images that Karpathy's split trains on, is "train"."""
+    split = image.get("split")
+    if not isinstance(split, str) or split not in SPLIT_OF:
+        raise InputError(f"{path}: an image of split {split!r}, not of {', '.join(SPLIT_OF)}: {str(image)[:80]}")
+    return SPLIT_OF[split]
+
+
 def _tokens(path: Path, sentence: dict[str, Any]) -> str:
+    """The tokens of one of Karpathy's sentences, joined by single blanks."""
     tokens = sentence.get("tokens")
     if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
         raise InputError(f"{path}: a sentence without 'tokens', a list of strings: {str(sentence)[:80]}")
@@ -110,6 +169,7 @@ def _tokens(path: Path, sentence: dict[str, Any]) -> str:
 
 
 def _bundled() -> list[Described]:
+    """The captions of COCO's training and validation images of 2014, all of them for training."""
     described = []
     for part in ("train", "val"):
         captions = coco_captions(part)
@@ -119,12 +179,14 @@ def _bundled() -> list[Described]:
 
 
 def _tokenized(captions: Iterable[tuple[ImageId, list[str]]], files: list[str], split: str) -> list[Described]:
+    """Images of one split from their ids with captions, and their file names."""
     pairs = zip(captions, files, strict=True)
     described = [Described(image, file, split, tuple(texts), ()) for (image, texts), file in pairs]
     return _with_own_tokens(described)
 
 
 def _with_own_tokens(images: list[Described]) -> list[Described]:
+    """The images with tokens of their references by our tokenizer, in one call for all of them."""
     tokens = iter(tokenize_all([reference for image in images for reference in image.references]))
     return [image._replace(tokens=tuple(next(tokens) for _ in image.references)) for image in images]
 
@@ -139,3 +201,29 @@ def _with_splits(images: list[Described], lists: Mapping[str, Path]) -> list[Des
         raise_for_images(path, "images of another list", set(listed) & split_of.keys())
         split_of |= dict.fromkeys(listed, split)
     return [image._replace(split=split_of.get(normalized_id(image.id), image.split)) for image in images]
+
+
+def _vocabulary(path: Path, words: Any) -> Vocabulary:
+    """The vocabulary of `ix_to_word`, whose keys are "1", "2", …; if it has no UNK, UNK gets the next id."""
+    try:
+        ordered = [words[str(number)] for number in range(1, len(words) + 1)]
+    except (KeyError, TypeError):
+        raise InputError(f"{path}: 'ix_to_word' is not words by the ids '1', '2' and so on without a gap") from None
+    if not all(isinstance(word, str) for word in ordered):
+        raise InputError(f"{path}: 'ix_to_word' has something else than words")
+    return Vocabulary(tuple(ordered) if UNKNOWN in ordered else (*ordered, UNKNOWN))
+
+
+def _labels(path: Path) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """Caption rows, and the first and last row of each image."""
+    try:
+        with h5py.File(path, "r") as file:
+            rows, first, last = (file[name][()] for name in ("labels", "label_start_ix", "label_end_ix"))
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file; give cocotalk_label.h5 or one like it") from None
+    except (OSError, KeyError, AttributeError, TypeError):
+        raise InputError(f"{path}: not HDF5 with 'labels', 'label_start_ix' and 'label_end_ix'") from None
+    integers = all(isinstance(array, np.ndarray) and array.dtype.kind in "iu" for array in (rows, first, last))
+    if not integers or rows.ndim != 2 or first.ndim != 1 or first.shape != last.shape or rows.size == 0:
+        raise InputError(f"{path}: 'labels' must be rows of ids, and the other two an integer for each image")
+    return rows, first, last

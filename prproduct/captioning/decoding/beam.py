@@ -205,13 +205,13 @@ class _Found:
 def _top(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """The `count` largest of each row (rows, n) and their indices, descending; ties in the order of their indices."""
     count = min(count, scores.shape[1])
-    values, indices = scores.topk(min(count + 1, scores.shape[1]))  # one more: to detect ties at the boundary
-    tied = values[:, count - 1] == values[:, -1] if values.shape[1] > count else values[:, 0].isnan()
-    tied &= ~values[:, -1].isneginf()
-    values, indices = values[:, :count], indices[:, :count]
-    if tied.any():  # torch.topk returns any of the tied elements
-        ordered, order = scores[tied].sort(dim=1, descending=True, stable=True)
-        values[tied], indices[tied] = ordered[:, :count], order[:, :count]
+    values, indices = scores.topk(min(count + 1, scores.shape[1]))  # one more, to detect a tie with the next
+    if values.shape[1] > count:
+        tied = (values[:, count - 1] == values[:, count]) & ~values[:, count].isneginf()  # −∞ are empty slots
+        values, indices = values[:, :count], indices[:, :count]
+        if tied.any():  # torch.topk returns any of the tied elements
+            ordered, order = scores[tied].sort(dim=1, descending=True, stable=True)
+            values[tied], indices[tied] = ordered[:, :count], order[:, :count]
     indices, order = indices.sort(1)
     values, order = values.gather(1, order).sort(dim=1, descending=True, stable=True)
     return values, indices.gather(1, order)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from prproduct.captioning.model import Memory, State, Step
@@ -166,13 +167,12 @@ def _roll_out(model: Decoder, memory: Memory, captions: int, limits: Limits, cho
         if not unfinished.all():
             memory, unfinished = memory.select(unfinished), unfinished.repeat_interleave(captions)
             rows, ended, last, state = rows[unfinished], ended[unfinished], last[unfinished], state.select(unfinished)
-    none = [torch.zeros(len(words), device=device)] * (limits.maximum - len(columns))
-    table = torch.stack(columns + [n.to(columns[0].dtype) for n in none] if columns else none, 1)
+    table = torch.stack(columns, 1) if columns else torch.zeros(len(words), 0, device=device)
     shape = (images, captions, limits.maximum)
-    table = table.view(shape)
+    table = F.pad(table, (0, limits.maximum - len(columns))).view(shape)
     return Captions(words.view(shape), table, attention.view(*shape, regions), table.sum(-1))
 
 
 def _at_least_float32(logits: Tensor) -> Tensor:
-    """In half precision the sum of a caption's log-probabilities would be off by tenths."""
+    """The logits in float32 or float64: in half precision the sum of a caption's log-probabilities is off by tenths."""
     return logits if logits.dtype == torch.float64 else logits.float()

@@ -40,6 +40,7 @@ class Job:
     folder: Path
     train: Callable[[], object]
     steps: int  # of the whole training, for progress bars
+    earlier: tuple[Path, ...] = ()  # folders of the runs that `train` trains first; `steps` includes theirs
 
     @property
     def finished(self) -> bool:

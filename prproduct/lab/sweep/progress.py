@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 import typer
 from rich.console import Console
@@ -66,11 +67,16 @@ class Terminal(Bars):
 
 
 def steps_done(job: Job) -> int:
+    """Return the number of steps in the records of a job's runs."""
+    return sum(map(_steps_recorded, (*job.earlier, job.folder)))
+
+
+def _steps_recorded(folder: Path) -> int:
     """Return the number of steps in a run's records; 0 for a run that has not begun or cannot be read."""
-    if not (job.folder / runs.CONFIG).exists():
+    if not (folder / runs.CONFIG).exists():
         return 0
     try:
-        return max((record.get("step", 0) for record in runs.read(job.folder).metrics), default=0)
+        return max((record.get("step", 0) for record in runs.read(folder).metrics), default=0)
     except InputError:  # reported by the sweep or by the worker
         return 0
 

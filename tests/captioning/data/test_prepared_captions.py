@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from prproduct import cli
-from prproduct.captioning.data import peers, prepared, sources, vocabulary
+from prproduct.captioning.data import prepared, sources, vocabulary
 from prproduct.captioning.data.prepared import Described
 from prproduct.captioning.data.vocabulary import Vocabulary
 from prproduct.captioning.metrics import CiderReward, PackedCaptions
@@ -243,12 +243,14 @@ def test_lists_that_do_not_fit_are_refused(tmp_path, lists, line):
     [
         ([], "neither Karpathy's format nor COCO's annotations"),
         (karpathy(split="dev"), "an image of split 'dev'"),
+        (karpathy(split=["train"]), "an image of split ['train']"),
         (karpathy(cocoid=None), "without 'cocoid'"),
         (karpathy(filename=3), "without 'filename'"),
         (karpathy(sentences=[{"raw": "A cat", "tokens": "a cat"}]), "without 'tokens', a list of strings"),
         (karpathy(sentences=[{"raw": "."}, {"raw": "A cat"}]), "empty captions of images: 10"),
         (karpathy(sentences=[]), "no captions of train or val images: 10"),
         (karpathy(cocoid=11), "images listed more than once: 11"),
+        ({"images": [{"id": 3, "file_name": "a.jpg"}] * 2, "annotations": []}, "images listed more than once: 3"),
         ({"images": [], "annotations": []}, "no images in it"),
         ({"images": [], "annotations": [{"image_id": 3, "caption": "x"}]}, "images that it does not list: 3"),
     ],
@@ -298,7 +300,7 @@ def test_options_that_cannot_be_are_one_line(karpathy_file, tmp_path, capsys, op
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
-# the peers' prepared files
+# cocotalk.json and cocotalk_label.h5
 
 
 def cocotalk(folder, words=("a", "cat", "sits", "dog", "runs", "UNK"), **changes):
@@ -326,7 +328,7 @@ def cocotalk(folder, words=("a", "cat", "sits", "dog", "runs", "UNK"), **changes
 
 
 def test_the_peers_files_are_read_with_the_ids_that_they_have(tmp_path):
-    captions = peers.read(*cocotalk(tmp_path), tmp_path / "coco-train-idxs.p")
+    captions = sources.read_cocotalk(*cocotalk(tmp_path), tmp_path / "coco-train-idxs.p")
     assert [image.captions for image in captions.images] == [((1, 2, 3), (1, 2)), ((1, 4, 5, 5),), ((1, 6),)]
     assert [image.split for image in captions.images] == ["train", "train", "test"]
     assert [image.file for image in captions.images] == ["cat.jpg", "dog.jpg", "cow.jpg"]
@@ -341,7 +343,7 @@ def test_the_command_keeps_what_the_peers_files_say(tmp_path):
     words, labels = cocotalk(tmp_path)
     options = ["--labels", labels, "--frequencies", tmp_path / "coco-train-idxs.p"]
     assert run("data", "captions", words, *options, "-o", tmp_path / "c") == 0
-    assert prepared.read(tmp_path / "c").images == peers.read(words, labels).images
+    assert prepared.read(tmp_path / "c").images == sources.read_cocotalk(words, labels).images
     assert prepared.read(tmp_path / "c").frequencies.counts == {(str(n),): 1 for n in range(6)} | {("1", "2"): 1}
 
 
@@ -353,11 +355,11 @@ def test_options_that_the_peers_files_decide_are_refused_beside_them(tmp_path, c
 
 
 def test_without_their_frequencies_ours_are_counted(tmp_path):
-    assert peers.read(*cocotalk(tmp_path)).frequencies.counts["5", "0"] == 1
+    assert sources.read_cocotalk(*cocotalk(tmp_path)).frequencies.counts["5", "0"] == 1
 
 
 def test_words_without_unk_get_it_behind_the_others(tmp_path):
-    captions = peers.read(*cocotalk(tmp_path, ("a", "cat", "sits", "dog", "runs", "cow")))
+    captions = sources.read_cocotalk(*cocotalk(tmp_path, ("a", "cat", "sits", "dog", "runs", "cow")))
     assert captions.vocabulary.unknown == 7
     assert captions.images[2].references == ("a cow",)
 
@@ -376,14 +378,14 @@ def test_words_without_unk_get_it_behind_the_others(tmp_path):
 )
 def test_labels_that_do_not_fit_are_one_line(tmp_path, changes, line):
     with pytest.raises(InputError, match=line):
-        peers.read(*cocotalk(tmp_path, **changes))
+        sources.read_cocotalk(*cocotalk(tmp_path, **changes))
 
 
 def test_words_with_a_gap_are_refused(tmp_path):
     words, labels = cocotalk(tmp_path)
     words.write_text(words.read_text().replace('"3":', '"30":'))
     with pytest.raises(InputError, match="without a gap"):
-        peers.read(words, labels)
+        sources.read_cocotalk(words, labels)
 
 
 # real data
