@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 PACKAGE = Path(__file__).parents[1] / "prproduct"
 LIBRARY = ["products", "ops", "functional", "nn", "conversion", "probe", "lab"]
@@ -50,13 +51,20 @@ def test_a_part_imports_only_what_stands_to_its_left(path):
     assert imported_parts(path) <= MAY_IMPORT[part_of(path)]
 
 
-def test_captioning_pictures_loads_no_training_code_and_no_toy_world():
+def test_captioning_pictures_loads_no_training_code_and_no_toy_world(tmp_path):
     """`prproduct caption` is for users of a trained captioner, who need neither."""
     training = ("prproduct.captioning.training", "prproduct.captioning.losses", "prproduct.captioning.reproduce")
     unwanted = (*training, "prproduct.captioning.world", "prproduct.lab.engine", "prproduct.lab.session")
-    code = f"import sys, prproduct.captioning.use.command; print(sorted(set({unwanted}) & set(sys.modules)))"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert result.stdout.strip() == "[]"
+    Image.new("RGB", (64, 48), "red").save(tmp_path / "photo.png")
+    code = (
+        "import atexit, sys; from prproduct.cli import main;"
+        f"atexit.register(lambda: print(sorted(set({unwanted}) & set(sys.modules))));"
+        "main(['caption', 'photo.png', '--longest', '3'])"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
+    *captions, loaded = result.stdout.splitlines()
+    assert all(line.startswith("photo.png\t") for line in captions)
+    assert loaded == "[]"
 
 
 def test_nn_and_functional_hold_no_maths():

@@ -19,7 +19,6 @@ from prproduct.captioning.data.prepared import Image
 from prproduct.captioning.dataset import CaptionDataset, CaptionMetric, check_fits
 from prproduct.captioning.inference import GeneratedCaption, Search, chosen_step, generate_captions, load_captioner
 from prproduct.captioning.metrics.files import (
-    RESULTS,
     ImageId,
     image_id_field,
     object_list,
@@ -33,6 +32,7 @@ from prproduct.lab import runs
 from prproduct.lab.errors import InputError
 from prproduct.lab.files import read_json, replace_durably
 
+RESULTS = "results"  # the folder inside a run's folder
 EXAMPLES = 12
 
 

@@ -26,6 +26,7 @@ from prproduct.captioning.data.vocabulary import build
 from prproduct.captioning.dataset import CaptionDataset
 from prproduct.captioning.inference import GeneratedCaption
 from prproduct.captioning.use import attention, page
+from prproduct.captioning.use.command import targets_of
 from prproduct.captioning.use.pictures import CaptionedPicture
 from prproduct.captioning.world import World
 from prproduct.lab.errors import InputError
@@ -324,6 +325,11 @@ def test_a_split_is_written_as_the_server_wants_it(lab, caption, tmp_path):
     assert {path.name for path in (tmp_path / "out").iterdir()} == names
 
 
+def test_two_runs_are_never_written_to_the_same_file():
+    with pytest.raises(InputError, match="the same file, pr-REINFORCE-a-1; give one run at a time"):
+        targets_of(Path("out"), "test", ["pr, REINFORCE, a-1", "pr, REINFORCE, a_1"])
+
+
 def test_images_that_nobody_described_are_captioned_from_their_features_alone(lab, caption, tmp_path):
     for number, colour in ((391895, "blue"), (7, "green")):
         paint(tmp_path / "unseen" / f"COCO_test2014_{number:012d}.png", colour)
@@ -489,6 +495,8 @@ def test_a_run_without_its_vocabulary_takes_that_of_the_captions(lab, caption, t
         (["x.png", "--run", "RUN", "--attention", "x.png"], "x.png: is a file; --attention takes a folder"),
         (["x.png", "--run", "RUN", "--run", "RUN"], "given twice"),
         (["x.png", "--run", "RUN", "--epoch", "first"], "choose last or best"),
+        (["x.png", "--epoch", "last"], "--captions and --epoch go with --run"),
+        (["x.png", "--captions", "C"], "--captions and --epoch go with --run"),
         (["x.png", "--run", "RUN", "--beams", "0"], "at least 1"),
         (["x.png", "--run", "."], "give the folder of a run"),
         (["--run", "RUN", "--split", "test"], "needs --captions"),

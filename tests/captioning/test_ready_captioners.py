@@ -112,6 +112,7 @@ def test_a_damaged_bundle_is_named(bundled, caption, tmp_path):
         ("p.safetensors", weights[:100], "p.safetensors: not the weights of its card"),
         ("p.json", card.replace('"all"', '"none"'), "p.json: its words are not those it was trained with"),
         ("p.json", "{}", "p.json: not the card of a captioner ('format')"),
+        ("p.json", card.replace('"trained"', '"made"'), "p.json: not the card of a captioner ('trained')"),
     ):
         (bundled / file).write_bytes(content if isinstance(content, bytes) else content.encode())
         status, out, err = caption(photo)

@@ -91,6 +91,8 @@ def test_the_table_has_a_row_a_metric(run):
     status, out, _ = run(COCO, RESULTS, *OWN)
     assert status == 0
     assert all(name in out for name in ("BLEU-1", "BLEU-4", "ROUGE-L", "CIDEr", "2 images"))
+    _, out, _ = run(COCO, RESULTS[:1], *OWN, "--subset")
+    assert out.split()[-2:] == ["1", "image"]
 
 
 def test_scores_of_each_image_go_to_a_file(run, tmp_path):

@@ -17,9 +17,9 @@ from rich.table import Table
 
 from prproduct.captioning.dataset import WORLD, extra_metrics, read_captions
 from prproduct.captioning.metrics import score as scoring
-from prproduct.captioning.metrics.files import RESULTS, Captions, pair, read_pair, read_results
+from prproduct.captioning.metrics.files import Captions, pair, read_references, read_results
 from prproduct.captioning.metrics.frequencies import load_frequencies
-from prproduct.captioning.results import add_scores, scores_file
+from prproduct.captioning.results import add_scores, captions_file, scores_file
 from prproduct.lab.errors import InputError
 from prproduct.lab.files import replace_durably
 from prproduct.lab.runs import CONFIG
@@ -45,8 +45,7 @@ def score(
 ) -> None:
     """Score captions with the metrics of the COCO evaluation."""
     run = _run_of(results, split)
-    results = run / RESULTS / f"captions_{split}_results.json" if run else results
-    captions = _read(references, results, split, subset)
+    captions = _read(references, captions_file(run, split) if run else results, split, subset)
     counted = load_frequencies(frequencies) if frequencies else None
     asked = [metric.strip().lower() for metric in (metrics or "").split(",") if metric.strip()]
     chosen = scoring.METRICS if metrics is None else asked
@@ -82,29 +81,32 @@ def name_failure(metric: str, reason: str, advice: str = "") -> None:
 
 
 def _run_of(results: Path, split: str) -> Path | None:
-    """The folder of the run that `results` belongs to, as that folder or as its captions file; None if to no run."""
+    """The run whose folder, or whose captions file of this split, `results` is; None for any other file."""
     if results.is_dir():
-        if not (results / RESULTS / f"captions_{split}_results.json").exists():
+        if not captions_file(results, split).exists():
             raise InputError(
                 f"{results}: a folder without captions of the split {split}; caption them first: prproduct caption "
                 f"--run {results} --split {split} --captions … --features …"
             )
         return results
     folder = results.parent.parent
-    own = results.parent.name == RESULTS and results.name == f"captions_{split}_results.json"
-    return folder if own and (folder / CONFIG).exists() else None
+    return folder if results == captions_file(folder, split) and (folder / CONFIG).exists() else None
 
 
 def _read(references: Path, results: Path, split: str, subset: bool) -> Captions:
     """References of a file, a folder of `prproduct data captions` or the toy world, matched with the results."""
     if str(references) == WORLD or references.is_dir():
         known = {image.id: list(image.references) for image in read_captions(str(references)).of(split)}
-        return pair(references, known, results, read_results(results), subset)
-    return read_pair(references, results, split, subset)
+    elif (references.suffix.lower() == ".json") != (results.suffix.lower() == ".json"):
+        raise InputError(f"{references} and {results}: give two .json files, or two of plain text")
+    else:
+        known = read_references(references, split)
+    return pair(references, known, results, read_results(results), subset)
 
 
 @contextmanager
 def _shown_progress() -> Iterator[scoring.Progress]:
+    """A progress bar on stderr, if that is a terminal; yields the function that `evaluate` calls to advance it."""
     columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()]
     console = Console(stderr=True)
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
@@ -113,7 +115,8 @@ def _shown_progress() -> Iterator[scoring.Progress]:
 
 
 def _table(captions: Captions, evaluation: scoring.Evaluation) -> Table:
-    table = Table(caption=f"{len(captions.images):,} images")
+    count = len(captions.images)
+    table = Table(caption=f"{count:,} image{'' if count == 1 else 's'}")
     table.add_column("metric")
     table.add_column("score", justify="right")
     for name, value in evaluation.scores.items():
@@ -122,6 +125,7 @@ def _table(captions: Captions, evaluation: scoring.Evaluation) -> Table:
 
 
 def _summary(captions: Captions, evaluation: scoring.Evaluation, tokenizer: str) -> dict[str, object]:
+    """The content of `--json`."""
     return {
         "images": len(captions.images),
         "tokenizer": tokenizer,
@@ -131,6 +135,7 @@ def _summary(captions: Captions, evaluation: scoring.Evaluation, tokenizer: str)
 
 
 def _rows(captions: Captions, evaluation: scoring.Evaluation) -> list[dict[str, object]]:
+    """The content of `--per-image`."""
     return [
         {
             "image_id": image,

@@ -17,7 +17,6 @@ from prproduct.lab.files import read_json_value
 
 T = TypeVar("T")
 ImageId = int | str
-RESULTS = "results"  # the folder inside a run's folder that holds its captions and their scores
 SHOWN = 5  # image ids in an error message
 LARGEST = 4 << 30  # bytes of a JSON file of captions; COCO's annotations have 70 MB
 
@@ -30,15 +29,6 @@ class Captions(NamedTuple):
     candidates: list[str]
 
 
-def read_pair(references_path: Path, results_path: Path, split: str = "test", subset: bool = False) -> Captions:
-    """Read references and results of the same images; `subset` leaves out references of images without a result."""
-    if (references_path.suffix.lower() == ".json") != (results_path.suffix.lower() == ".json"):
-        raise InputError(f"{references_path} and {results_path}: give two .json files, or two of plain text")
-    return pair(
-        references_path, read_references(references_path, split), results_path, read_results(results_path), subset
-    )
-
-
 def pair(
     references_path: Path,
     references: dict[ImageId, list[str]],
@@ -46,7 +36,10 @@ def pair(
     results: dict[ImageId, str],
     subset: bool = False,
 ) -> Captions:
-    """Match references and results by image, as `read_pair` does; the paths are only for error messages."""
+    """Match references and results by image; `subset` leaves out references of images without a result.
+
+    The paths are only for error messages.
+    """
     unknown = results.keys() - references.keys()
     raise_for_images(results_path, "images that the references do not have", unknown, _type_hint(unknown, references))
     if subset:

@@ -114,6 +114,7 @@ def score_samples(
 
 
 def _weigh(tokens: Sequence[int], table: Tensor, table_rarities: Tensor, rarest: float) -> WeightedCaption:
+    """The n-grams of one caption, each weighted by its count times its rarity."""
     weights: list[dict[int, float]] = [{} for _ in range(ORDER)]
     slots = _bits(table)
     for key, count in sorted(_count_keys(tokens).items()):
@@ -125,6 +126,7 @@ def _weigh(tokens: Sequence[int], table: Tensor, table_rarities: Tensor, rarest:
 
 
 def _count_keys(tokens: Sequence[int]) -> Counter[int]:
+    """How often each n-gram occurs. A key has 16 bits for each token id plus one, the last token in the lowest bits."""
     keys: Counter[int] = Counter()
     for begin in range(len(tokens)):
         key = 0
@@ -135,6 +137,7 @@ def _count_keys(tokens: Sequence[int]) -> Counter[int]:
 
 
 def _slot_of(key: int, table: NDArray[np.uint64]) -> int:
+    """The slot of the key, or the empty slot where it would be inserted (linear probing)."""
     slot = (key * 0x9E3779B97F4A7C15 % 2**64 >> 32) % len(table)
     while int(table[slot]) not in (key, 0):
         slot = (slot + 1) % len(table)

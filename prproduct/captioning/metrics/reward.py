@@ -1,4 +1,4 @@
-"""CIDEr-D as a reward: token ids of sampled captions in, scores out, fast enough to cost nothing beside the sampling.
+"""CIDEr-D as a reward: the scores of sampled captions, given as token ids, in a small part of the sampling's time.
 
 Everything that depends on the references alone is computed once: their n-grams are counted over all images, weighted
 and sorted, and stored in flat arrays, in memory and optionally in a file. The end token is part of a caption, in
@@ -210,6 +210,7 @@ def _partition(starts: NDArray[np.int64], size: int) -> bool:
 
 
 def _with_end(captions: PackedCaptions, eos: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """The captions' tokens with `eos` after each caption, and the offsets (captions + 1,) of the captions in them."""
     starts = captions.caption_starts + np.arange(len(captions.caption_starts))
     return np.insert(captions.tokens, captions.caption_starts[1:], eos), starts
 
@@ -217,11 +218,13 @@ def _with_end(captions: PackedCaptions, eos: int) -> tuple[NDArray[np.int32], ND
 def _count(
     tokens: NDArray[np.int32], starts: NDArray[np.int64], captions: PackedCaptions
 ) -> tuple[NDArray[np.uint64], NDArray[np.int64], int]:
+    """The keys of all n-grams, the number of images that contain each, and the number of all images."""
     distinct = operators().distinct_ngrams(_tensor(tokens), _tensor(starts), _tensor(captions.image_starts))
     return *np.unique(_as_keys(distinct), return_counts=True), captions.images
 
 
 def _keys_of(frequencies: Frequencies) -> tuple[NDArray[np.uint64], NDArray[np.float64], float]:
+    """What `_count` returns, from frequencies over token ids."""
     keys = np.empty(len(frequencies.counts), np.uint64)
     for k, ngram in enumerate(frequencies.counts):
         key = 0
@@ -236,6 +239,7 @@ def _keys_of(frequencies: Frequencies) -> tuple[NDArray[np.uint64], NDArray[np.f
 
 
 def _fingerprint(captions: PackedCaptions, frequencies: Frequencies | None, eos: int) -> str:
+    """Sixteen hexadecimal digits that change with any argument of `CiderReward.of`."""
     parts = [captions.fingerprint(), str(eos)]
     if frequencies is not None:
         keys, counts, images = _keys_of(frequencies)

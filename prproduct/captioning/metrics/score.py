@@ -64,6 +64,7 @@ def evaluate(
 
 
 def _tokenized(references: Sequence[Sequence[str]], tokenizer: str) -> list[list[str]]:
+    """The references of each image, all tokenized as one text, as the COCO evaluation does."""
     flat = iter(TOKENIZERS[tokenizer]([caption for captions in references for caption in captions]))
     return [[next(flat) for _ in captions] for captions in references]
 
@@ -71,6 +72,7 @@ def _tokenized(references: Sequence[Sequence[str]], tokenizer: str) -> list[list
 def _score(
     metric: str, references: list[list[str]], candidates: list[str], frequencies: Frequencies | None, progress: Progress
 ) -> dict[str, Score]:
+    """The scores of one metric by their names in the COCO evaluation; BLEU has four."""
     match metric:
         case "bleu":
             return {f"Bleu_{n}": score for n, score in enumerate(bleu(references, candidates), start=1)}

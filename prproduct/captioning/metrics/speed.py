@@ -1,12 +1,9 @@
-"""Time of a batch of CIDEr-D rewards, ours and pycocoevalcap's, on the same captions of COCO (`prproduct bench`)."""
+"""The same batch of captions of COCO for our CIDEr-D reward and for pycocoevalcap's, which `prproduct bench` times."""
 
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Callable, Sequence
-from statistics import median
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -19,30 +16,13 @@ from prproduct.captioning.metrics.tokenizer import tokenize_all
 TokenIds = list[int]
 
 
-class RewardSpeed(NamedTuple):
-    """Median seconds for one batch of `captions` captions."""
-
-    captions: int
-    ours: float
-    theirs: float
-
-    @property
-    def ratio(self) -> float:
-        """Time of pycocoevalcap divided by ours."""
-        return self.theirs / self.ours
-
-
-def measure_reward(images: int = 64, samples: int = 6, length: int = 16, repeats: int = 5) -> RewardSpeed:
-    """Time both implementations on `samples` captions of each of `images` images, with five references each."""
-    ours, theirs = reward_calls(images, samples, length)
-    ours()  # loads the compiled library
-    return RewardSpeed(images * samples, _median_time(ours, repeats * 4), _median_time(theirs, repeats))
-
-
 def reward_calls(
     images: int = 64, samples: int = 6, length: int = 16
 ) -> tuple[Callable[[], object], Callable[[], object]]:
-    """Two functions that score the same batch, ours and pycocoevalcap's, with the input of each prepared."""
+    """Two functions that score `samples` captions of each of `images` images: ours, and pycocoevalcap's.
+
+    Each image has five references. The input of both functions is prepared beforehand.
+    """
     references = to_ids(list(coco_captions("val").values())[:2000])
     reward = CiderReward.of(PackedCaptions.pack(references))
     batch, rows = spliced_samples(references, images, samples, length)
@@ -84,12 +64,3 @@ def pycocoevalcap_reward(
     gts = {b: [with_end(caption) for caption in references[row]] for b, row in enumerate(rows.tolist())}
     res = {b: [with_end(sample[: sample.index(0)])] for b, sample in enumerate(batch.tolist())}
     return lambda: Cider().compute_score(gts, res)
-
-
-def _median_time(call: Callable[[], object], repeats: int) -> float:
-    times = []
-    for _ in range(repeats):
-        begin = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - begin)
-    return median(times)

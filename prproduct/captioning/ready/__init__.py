@@ -111,15 +111,17 @@ def _read(path: Path) -> tuple[CaptionerConfig, dict[str, Any], Vocabulary]:
             raise InputError(f"{path}: format {card['format']!r}, this version reads {FORMAT!r}")
         vocabulary = Vocabulary(tuple(card["vocabulary"]))
         config = config_of(runs.Record(path, {**card, "task": "captioner"}, ()))
-        known = card["data"]["vocabulary"], card["data"]["words"], card["data"]["width"], card["licence"]
+        trained_with = card["data"]["vocabulary"]
+        _ = card["data"]["words"], card["data"]["width"], _about(card)  # whatever else is read of a card later
     except (KeyError, TypeError) as error:
         raise InputError(f"{path}: not the card of a captioner ({error}); install prproduct again") from None
-    if vocabulary.fingerprint != known[0]:
+    if vocabulary.fingerprint != trained_with:
         raise InputError(f"{path}: its words are not those it was trained with; install prproduct again")
     return config, card, vocabulary
 
 
 def _model(path: Path, config: CaptionerConfig, card: dict[str, Any]) -> Captioner:
+    """The captioner of a card in eval mode, with its weights converted from float16 to float32."""
     weights = path.with_suffix(".safetensors")
     model = config.build(card["data"]["words"], card["data"]["width"])
     try:
@@ -132,7 +134,7 @@ def _model(path: Path, config: CaptionerConfig, card: dict[str, Any]) -> Caption
 
 
 def _about(card: dict[str, Any]) -> str:
-    """A card in one line."""
+    """The data, seed, test CIDEr and licence of a card, in one line."""
     scores, trained = card["scores"], card["trained"]
     cider = f", CIDEr {100 * scores['CIDEr']:.1f} on {scores['images']:,} test images" if "CIDEr" in scores else ""
     return f"{card['data_name']}, seed {trained['seed']}{cider}; {card['licence']}"

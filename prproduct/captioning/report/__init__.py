@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from prproduct.captioning.report.results import beside_paper, gallery, results
-from prproduct.captioning.report.runs import comparisons, groups, runs_table, scores_of
+from prproduct.captioning.report.beside_paper import beside_paper
+from prproduct.captioning.report.gallery import gallery
+from prproduct.captioning.report.results import results
+from prproduct.captioning.report.runs import comparisons, groups, runs_table
+from prproduct.captioning.report.scores import scores_of
 from prproduct.captioning.report.summary import summary
 from prproduct.captioning.report.training import angles, cost, training
 from prproduct.lab.errors import InputError

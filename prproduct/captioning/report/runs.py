@@ -1,4 +1,4 @@
-"""The runs of a report: grouped by what may be compared, with the scores of their test captions, and a table of them.
+"""The runs of a report: grouped by what may be compared, and a table of them.
 
 A group has the same captions and the same settings of cross-entropy. It has one stage for cross-entropy and one for
 each configuration of REINFORCE that starts from it; the runs of a stage differ in product and seed only.
@@ -7,20 +7,17 @@ each configuration of REINFORCE that starts from it; the runs of a stage differ 
 from __future__ import annotations
 
 import json
-import math
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from prproduct.captioning.inference import PHASE_NAMES, Search
-from prproduct.captioning.paper import METRICS
-from prproduct.captioning.results import scores_file
+from prproduct.captioning.inference import PHASE_NAMES
+from prproduct.captioning.report.scores import Scores, read_scores
 from prproduct.lab.errors import InputError
-from prproduct.lab.files import read_json
 from prproduct.lab.report import observations
 from prproduct.lab.report.charts import display
 from prproduct.lab.report.content import Block, Code, Paragraph, Section, Table, Text, number, seconds_text
@@ -37,100 +34,6 @@ from prproduct.lab.report.origin import COLUMNS as ORIGIN_COLUMNS
 from prproduct.lab.report.origin import OPENING, origin, written
 from prproduct.lab.report.statistics import PairedDifference, Sample, paired_difference
 from prproduct.lab.runs import CONFIG, HARMLESS, Record
-
-
-class Column(NamedTuple):
-    """A column of Table 2: the name of its score in the COCO evaluation, and the metric that computes it."""
-
-    score: str
-    metric: str
-
-
-COLUMNS = dict(
-    zip(
-        METRICS,
-        (
-            *(Column(f"Bleu_{n}", "bleu") for n in range(1, 5)),
-            Column("METEOR", "meteor"),
-            Column("ROUGE_L", "rouge-l"),
-            Column("CIDEr", "cider"),
-            Column("SPICE", "spice"),
-        ),
-        strict=True,
-    )
-)
-
-
-SHARE_TRUE = "true"  # the column, and the score, of the toy world's extra metric: the share of true captions
-
-
-@dataclass(frozen=True)
-class Scores:
-    """The scores of a run's test captions. Only scores of the same search are compared."""
-
-    search: str  # the settings of the search and the number of images, in words
-    images: int
-    numbers: dict[str, float]  # percent by column of Table 2, and SHARE_TRUE if it is known
-    reasons: dict[str, str]  # for the columns without a number
-
-
-def scores_of(folder: str | Path, split: str = "test") -> dict[str, Any]:
-    """The content of a run's scores file: `how` captions were searched for, `scores` (1 is 100 %), and `failures`.
-
-    >>> scores_of("runs/a")
-    Traceback (most recent call last):
-    prproduct.lab.errors.InputError: runs/a/results/scores_test.json: no such file; the captions of test are not scored
-    """
-    path = scores_file(folder, split)
-    if not path.is_file():
-        raise InputError(f"{path}: no such file; the captions of {split} are not scored")
-    content = read_json(path)
-    scores, failures, how = (content.get(key) for key in ("scores", "failures", "how"))
-    if not (isinstance(scores, dict) and isinstance(failures, dict) and isinstance(how, dict)):
-        raise InputError(f"{path}: not the scores of captions; remove it and score them again")
-    wrong = [name for name, value in scores.items() if isinstance(value, bool) or not isinstance(value, int | float)]
-    if wrong or not isinstance(how.get("search"), dict) or not isinstance(content.get("images"), int):
-        raise InputError(f"{path}: {wrong[0] if wrong else 'search or images'} is wrong; remove it and score again")
-    return content
-
-
-def read_scores(folder: Path, split: str = "test") -> Scores | None:
-    """The scores by the columns of Table 2; None if the captions are not scored."""
-    if not scores_file(folder, split).exists():
-        return None
-    content = scores_of(folder, split)
-    if not content["scores"] and not content["failures"]:
-        return None  # captioned, but not scored
-    numbers, reasons = {}, {}
-    for column, (score, metric) in COLUMNS.items():
-        value = content["scores"].get(score)
-        if value is not None and math.isfinite(value):
-            numbers[column] = 100 * float(value)
-        else:
-            reasons[column] = str(content["failures"].get(metric, "it was not asked for, or is not a number"))
-    if SHARE_TRUE in content["scores"]:
-        numbers[SHARE_TRUE] = 100 * float(content["scores"][SHARE_TRUE])
-    return Scores(_search(content), content["images"], numbers, reasons)
-
-
-def _search(content: dict[str, Any]) -> str:
-    """The settings of a search, in words.
-
-    >>> _search({"how": {"split": "test", "epoch": "best", "search": {"beams": 5, "shortest": 3}}, "images": 1000})
-    '1,000 test images, 5 beams, best epoch, shortest 3'
-    """
-    how = content["how"]
-    own = how["search"]
-    usual = {f.name: f.default for f in fields(Search) if f.name not in ("beams", "longest")}
-    beams = own.get("beams", "?")
-    words = [
-        f"{content['images']:,} {how.get('split', '?')} images",
-        "the likeliest words" if beams == 1 else f"{beams} beams",
-        f"{how.get('epoch', '?')} epoch",
-    ]
-    other = [f"{name.replace('_', ' ')} {own[name]}" for name in usual if name in own and own[name] != usual[name]]
-    return ", ".join([*words, *other])
-
 
 _EPOCH_KEYS = ("epoch", "step", "train_loss", "validation_loss", "validation_cider", "time")
 _NOT_SHARED = ("product", "seed", "phase", *HARMLESS)

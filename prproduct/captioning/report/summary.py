@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from prproduct.captioning.report.runs import SHARE_TRUE, Comparison, Group, ScoredStage, Stage
+from prproduct.captioning.report.runs import Comparison, Group, ScoredStage, Stage
+from prproduct.captioning.report.scores import SHARE_TRUE
 from prproduct.captioning.report.training import PARTS, endings, series, share, step_ratio
 from prproduct.lab.report import observations
 from prproduct.lab.report.charts import display
@@ -40,7 +41,7 @@ def verdict(comparison: Comparison) -> str:
 def _headline(groups: Sequence[Group], found: Sequence[Comparison]) -> str:
     if not any(stage.counted for group in groups for stage in group.stages):
         return "No run is finished, so there is nothing to compare yet."
-    if not any(True for group in groups for _ in group.scored_stages()):
+    if not any(list(group.scored_stages()) for group in groups):
         return "No run has scored test captions yet, so there is nothing to compare."
     asked = [comparison for comparison in found if comparison.product == "pr"] or list(found)
     if not asked:

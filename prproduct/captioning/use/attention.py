@@ -16,8 +16,11 @@ from prproduct.lab.errors import InputError
 
 # Middle grey: black would not be visible over a night picture, nor white over snow.
 GREY, MOST_OPAQUE = 110, 0.9
-# Pixels: of the figure, of a picture's longer side, of the narrowest tile that a word fits below, …
-WIDTH, TILE, NARROWEST, GAP, LINE, FONT_SIZE = 1464, 230, 120, 12, 30, 19
+# All in pixels.
+WIDTH = 1464  # of the figure
+TILE = 230  # the longer side of a picture
+NARROWEST = 120  # the width of a tile at least, so that a word fits below it
+GAP, LINE, FONT_SIZE = 12, 30, 19
 
 
 def overlays(attention: NDArray[np.float32]) -> list[Image.Image]:

@@ -51,14 +51,14 @@ def caption(
         Path | None,
         typer.Option("--output", "-o", help="a page, .html; with --split a .json or a folder"),
     ] = None,
-    encoder: Annotated[str | None, typer.Option(help="of the run's features, where it does not say")] = None,
+    encoder: Annotated[str | None, typer.Option(help="what made the run's features, if the run does not say")] = None,
     split: Annotated[
         str | None, typer.Option(help=f"in place of pictures: {', '.join(SPLITS)}; or {ALL} that --features has")
     ] = None,
     captions: Annotated[
         str | None, typer.Option(help="with --split: a folder of `prproduct data captions`, or world")
     ] = None,
-    source: Annotated[Path | None, typer.Option("--features", help="with --split: of its images")] = None,
+    source: Annotated[Path | None, typer.Option("--features", help="with --split: features of its images")] = None,
     ids: Annotated[
         Path | None, typer.Option(help=f"with --split {ALL}: a list of those to caption, one a line")
     ] = None,
@@ -78,6 +78,8 @@ def caption(
     else:
         if source or ids:
             raise InputError("--features and --ids go with --split, not with pictures")
+        if not run and (captions or epoch != "best"):
+            raise InputError("--captions and --epoch go with --run; ready captioners have neither")
         _caption_pictures(search, images or [], run or [], epoch, figures, output, encoder, captions)
 
 
@@ -91,7 +93,7 @@ def _caption_pictures(
     encoder: str | None,
     captions: str | None,
 ) -> None:
-    """Caption pictures of the user: print captions; optionally write figures of attention and a page."""
+    """Print the captions of a user's pictures; if given, write attention to `figures` and a page to `output`."""
     if output and output.suffix.lower() not in PAGES:
         raise InputError(f"{output}: is no page; give a name that ends in .html")
     if figures and figures.exists() and not figures.is_dir():
@@ -99,7 +101,7 @@ def _caption_pictures(
     others: list[str] = []
     found = list_all(paths, others)
     if others:
-        shown_others = [printable(Path(name).name) for name in others[:OTHERS]]
+        shown_others = [shown(Path(name).name) for name in others[:OTHERS]]
         more = f" and {len(others) - OTHERS} more" if len(others) > OTHERS else ""
         print(f"prproduct: no pictures, and left out: {', '.join(shown_others)}{more}", file=sys.stderr)
     known = prepared.read(captions) if captions else None
@@ -209,6 +211,9 @@ def targets_of(output: Path, split: str, labels: Sequence[str]) -> list[Path]:
     if output.is_file() or (output.suffix and not output.is_dir()):
         raise InputError(f"{output}: neither a .json file nor a folder; captions of a split are written as JSON")
     names = [re.sub(r"[^A-Za-z0-9.]+", "-", label).strip("-") for label in labels]
+    repeated = next((name for name in names if names.count(name) > 1), None)
+    if repeated is not None:
+        raise InputError(f"{output}: two runs would be written to the same file, {repeated}; give one run at a time")
     return [output / f"captions_{split}_{name}_results.json" for name in names]
 
 
@@ -221,18 +226,13 @@ def read_ids(path: Path, features: Features) -> list[ImageId]:
     return ids
 
 
-def shown(picture: Picture) -> str:
-    r"""A picture's path in one line, with ? for characters that cannot be printed.
+def shown(name: Picture | str) -> str:
+    r"""A picture's path, or a file name, in one line, with ? for characters that cannot be printed.
 
     >>> shown(Picture(1, Path("holiday\n\udce9té 1.jpg")))
     'holiday??té 1.jpg'
     """
-    return printable(str(picture))
-
-
-def printable(name: str) -> str:
-    """A name with ? for characters that cannot be printed."""
-    return "".join(character if character.isprintable() else "?" for character in name)
+    return "".join(character if character.isprintable() else "?" for character in str(name))
 
 
 def _print(captioned: CaptionedPicture, labels: Sequence[str]) -> None:

@@ -1,0 +1,101 @@
+"""The examples of a report: test images with their references and the captions of each product."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from PIL import Image
+
+from prproduct.captioning.data.pictures import Reader, UnreadableError, find
+from prproduct.captioning.metrics.files import ImageId, read_results
+from prproduct.captioning.report.runs import Group, Run
+from prproduct.captioning.results import Example, captions_file, examples_file, read_examples
+from prproduct.lab.report.content import Block, Card, Folded, Paragraph, Section, Strong, Text, display
+
+SHOWN = 6  # examples that are not folded
+LONGEST_SIDE = 360  # pixels of a picture
+
+
+def gallery(groups: Sequence[Group], pictures: Path | None = None) -> list[Section]:
+    """Sections with example captions of each group; `pictures` is a folder or zip archive of the images, if given."""
+    found = {id(group): _examples(group) for group in groups}
+    files = {one.file: one.image for some in found.values() for one in some}
+    thumbnails, unread = _thumbnails(pictures, files) if pictures and files else ({}, [])
+    sections = []
+    for group in groups:
+        cards = _cards(group, found[id(group)], thumbnails)
+        if cards:
+            opening = Paragraph(
+                "Test images, evenly spread, not chosen; captions of the smallest seed of each product."
+            )
+            folded = [Folded(f"{len(cards) - SHOWN} more", tuple(cards[SHOWN:]))] if len(cards) > SHOWN else []
+            blocks: tuple[Block, ...] = (opening, *cards[:SHOWN], *folded)
+            sections.append(Section(group.name, blocks, level=3))
+    if sections:
+        notes = [Paragraph(f"No picture of {name}: {reason}", note=True) for name, reason in unread]
+        sections.insert(0, Section("Examples", tuple(notes)))
+    return sections
+
+
+def _examples(group: Group) -> list[Example]:
+    """The examples of the first run that has them; all runs of a group have the same."""
+    for run in group.runs:
+        path = examples_file(run.record.folder, "test")
+        if run.counts and path.exists():
+            return read_examples(path)
+    return []
+
+
+def _cards(group: Group, chosen: Sequence[Example], thumbnails: dict[ImageId, bytes]) -> list[Card]:
+    """A card for each example: its references, and the captions of each product and stage."""
+    generated: list[tuple[str, dict[ImageId, str]]] = []
+    for stage in group.stages:
+        for product, runs in stage.counted.items():
+            captions = _captions(runs[seed] for seed in sorted(runs))
+            if captions:
+                generated.append((f"{display(product)}, {stage.name}", captions))
+    cards = []
+    for example in chosen if generated else []:
+        people: list[tuple[str, Text]] = [("people", reference) for reference in example.references]
+        ours: list[tuple[str, Text]] = [
+            (label, Strong(captions[example.image] or "(no word)"))
+            for label, captions in generated
+            if example.image in captions
+        ]
+        cards.append(Card(f"{example.file} ({example.image})", (*people, *ours), thumbnails.get(example.image)))
+    return cards
+
+
+def _captions(runs: Iterable[Run]) -> dict[ImageId, str]:
+    """The test captions of the first run that has them."""
+    for run in runs:
+        path = captions_file(run.record.folder, "test")
+        if path.exists():
+            return read_results(path)
+    return {}
+
+
+def _thumbnails(place: Path, files: dict[str, ImageId]) -> tuple[dict[ImageId, bytes], list[tuple[str, str]]]:
+    """Small JPEGs by image id, and the names of files that could not be read, with the reason."""
+    found, unread = {}, []
+    names = {Path(file).name: (file, image) for file, image in files.items()}
+    known = {picture.id: picture for picture in find([place], {name: image for name, (_, image) in names.items()})}
+    with Reader() as reader:
+        for file, image in names.values():
+            if image not in known:
+                unread.append((file, f"not in {place}"))
+                continue
+            try:
+                found[image] = _jpeg(reader.read(known[image]))
+            except UnreadableError as error:
+                unread.append((file, str(error)))
+    return found, unread
+
+
+def _jpeg(picture: Image.Image) -> bytes:
+    picture.thumbnail((LONGEST_SIDE, LONGEST_SIDE))
+    stream = io.BytesIO()
+    picture.save(stream, "JPEG", quality=82, optimize=True)
+    return stream.getvalue()

@@ -1,0 +1,109 @@
+"""The scores of a run's test captions: read from its folder, by the columns of the paper's Table 2."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from prproduct.captioning.inference import Search
+from prproduct.captioning.paper import METRICS
+from prproduct.captioning.results import scores_file
+from prproduct.lab.errors import InputError
+from prproduct.lab.files import read_json
+
+
+class Column(NamedTuple):
+    """A column of Table 2: the name of its score in the COCO evaluation, and the metric that computes it."""
+
+    score: str
+    metric: str
+
+
+COLUMNS = dict(
+    zip(
+        METRICS,
+        (
+            *(Column(f"Bleu_{n}", "bleu") for n in range(1, 5)),
+            Column("METEOR", "meteor"),
+            Column("ROUGE_L", "rouge-l"),
+            Column("CIDEr", "cider"),
+            Column("SPICE", "spice"),
+        ),
+        strict=True,
+    )
+)
+SHARE_TRUE = "true"  # the column, and the score, of the toy world's extra metric: the share of true captions
+
+
+@dataclass(frozen=True)
+class Scores:
+    """The scores of a run's test captions. Only scores of the same search are compared."""
+
+    search: str  # the settings of the search and the number of images, in words
+    images: int
+    numbers: dict[str, float]  # percent by column of Table 2, and SHARE_TRUE if it is known
+    reasons: dict[str, str]  # for the columns without a number
+
+
+def scores_of(folder: str | Path, split: str = "test") -> dict[str, Any]:
+    """The content of a run's scores file: `how` captions were searched for, `scores` (1 is 100 %), and `failures`.
+
+    >>> scores_of("runs/a")
+    Traceback (most recent call last):
+    prproduct.lab.errors.InputError: runs/a/results/scores_test.json: no such file; the captions of test are not scored
+    """
+    path = scores_file(folder, split)
+    if not path.is_file():
+        raise InputError(f"{path}: no such file; the captions of {split} are not scored")
+    content = read_json(path)
+    scores, failures, how = (content.get(key) for key in ("scores", "failures", "how"))
+    if not (isinstance(scores, dict) and isinstance(failures, dict) and isinstance(how, dict)):
+        raise InputError(f"{path}: not the scores of captions; remove it and score them again")
+    wrong = [name for name, value in scores.items() if isinstance(value, bool) or not isinstance(value, int | float)]
+    if wrong or not isinstance(how.get("search"), dict) or not isinstance(content.get("images"), int):
+        raise InputError(f"{path}: {wrong[0] if wrong else 'search or images'} is wrong; remove it and score again")
+    return content
+
+
+def read_scores(folder: Path, split: str = "test") -> Scores | None:
+    """The scores by the columns of Table 2; None if the captions are not scored."""
+    if not scores_file(folder, split).exists():
+        return None
+    content = scores_of(folder, split)
+    if not content["scores"] and not content["failures"]:
+        return None  # captioned, but not scored
+    numbers, reasons = {}, {}
+    for column, (score, metric) in COLUMNS.items():
+        value = content["scores"].get(score)
+        if value is not None and math.isfinite(value):
+            numbers[column] = 100 * float(value)
+        else:
+            reasons[column] = str(content["failures"].get(metric, "it was not asked for, or is not a number"))
+    if SHARE_TRUE in content["scores"]:
+        numbers[SHARE_TRUE] = 100 * float(content["scores"][SHARE_TRUE])
+    return Scores(_search(content), content["images"], numbers, reasons)
+
+
+def _search(content: dict[str, Any]) -> str:
+    """The settings of a search, in words.
+
+    >>> _search({"how": {"split": "test", "epoch": "best", "search": {"beams": 5, "shortest": 3}}, "images": 1000})
+    '1,000 test images, 5 beams, best epoch, shortest 3'
+    """
+    how = content["how"]
+    own = how["search"]
+    usual = {f.name: f.default for f in fields(Search) if f.name not in ("beams", "longest")}
+    words = [
+        f"{content['images']:,} {how.get('split', '?')} images",
+        beams_text(own.get("beams", "?")),
+        f"{how.get('epoch', '?')} epoch",
+    ]
+    other = [f"{name.replace('_', ' ')} {own[name]}" for name in usual if name in own and own[name] != usual[name]]
+    return ", ".join([*words, *other])
+
+
+def beams_text(beams: object) -> str:
+    """The number of beams of a search, in words."""
+    return "the likeliest words" if beams == 1 else f"{beams} beams"
