@@ -124,7 +124,10 @@ def revert(module: Model) -> Model:
 
 
 def verdicts_of(module: nn.Module) -> Verdicts:
-    """Return {name: (module, class it would become, or the reason why it is not converted)}, by first names."""
+    """Return {name: (module, class it would become, or the reason why it is not converted)}.
+
+    A module with several names has its first.
+    """
     held = holding_attentions(module)
     unused = "its attention takes the weights and never calls it"
     return {

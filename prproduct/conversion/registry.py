@@ -17,8 +17,8 @@ from torch.nn.utils import parametrize
 from prproduct import nn as layers
 from prproduct.conversion.obstacles import obstacle, only_prepares_input, why_unknown
 from prproduct.nn.encoder import UnfusedEncoder, UnfusedEncoderLayer
-from prproduct.nn.layer import ProductLayer, shown
-from prproduct.nn.transposed import TransposedLinear
+from prproduct.nn.layer import ProductLayer, product_repr
+from prproduct.nn.linear import TransposedLinear
 
 LayerClass = type[nn.Module]
 Rule = TypeVar("Rule", bound=type[ProductLayer])
@@ -164,7 +164,7 @@ def _make_class(native: LayerClass, bases: tuple[LayerClass, ...]) -> LayerClass
         return _MADE[bases]
 
     def extra_repr(self: Any) -> str:
-        return ", ".join(part for part in (native.extra_repr(self), shown(self)) if part)
+        return ", ".join(part for part in (native.extra_repr(self), product_repr(self)) if part)
 
     def reduce(self: Any, protocol: Any) -> tuple[Any, ...]:
         return _blank, (native,), self.__getstate__()
