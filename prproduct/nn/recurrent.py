@@ -17,7 +17,7 @@ from prproduct.ops import cells
 from prproduct.ops.cells import State
 from prproduct.ops.recurrence import Recurrence, Weights
 
-_PARAMETERS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr")
+PARAMETERS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr")  # in the order of `Weights`
 
 
 class _Sequences(ProductLayer):
@@ -88,7 +88,7 @@ class _Sequences(ProductLayer):
         for depth in range(self.num_layers):
             outputs = []
             for ending in endings:
-                weights: list[Any] = [getattr(self, f"{name}_l{depth}{ending}", None) for name in _PARAMETERS]
+                weights: list[Any] = [getattr(self, f"{name}_l{depth}{ending}", None) for name in PARAMETERS]
                 first = tuple(s[len(last)] for s in states)
                 recurrence = Recurrence(self._cell(), self.product, tuple(batch_sizes), reverse=bool(ending))
                 output, final = recurrence(data, first, Weights(*weights))

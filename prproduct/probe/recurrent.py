@@ -15,10 +15,9 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 from prproduct import functional, nn
+from prproduct.nn.recurrent import PARAMETERS
 from prproduct.ops.contractions import Linear
 from prproduct.probe.pairings import Call, Pairing, product_of
-
-_PARAMETERS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr")
 
 
 def read_cell(cell: Any, call: Call) -> Iterator[Pairing]:
@@ -52,7 +51,8 @@ def read_recurrent(layer: Any, call: Call) -> Iterator[Pairing]:
             if layer.proj_size:
                 projected = _projection_inputs(layer, ending, data, before, first[1], sizes, reverse=bool(direction))
                 yield Pairing(f"projection{ending}", layer, f"weight_hr{ending}", Linear(), projected)
-        data = hidden if last else F.dropout(hidden, layer.dropout, layer.training)
+        if not last:
+            data = F.dropout(hidden, layer.dropout, layer.training)
 
 
 def _flat(layer: Any, input: Any, output: Any) -> tuple[list[int], Tensor, Tensor]:
@@ -91,7 +91,7 @@ def _hidden_states(layer: Any, depth: int, data: Tensor, sizes: Sequence[int], s
         options["nonlinearity"] = layer.nonlinearity
     single = getattr(nn, kind)(data.shape[-1], layer.hidden_size, device="meta", **options)
     for ending in ("", "_reverse")[: 2 if layer.bidirectional else 1]:
-        for name in _PARAMETERS:
+        for name in PARAMETERS:
             parameter = getattr(layer, f"{name}_l{depth}{ending}", None)
             if parameter is not None:
                 setattr(single, f"{name}_l0{ending}", parameter)
@@ -116,7 +116,7 @@ def _projection_inputs(
     layer: Any, ending: str, data: Tensor, before: Tensor, cell: Tensor, sizes: Sequence[int], reverse: bool
 ) -> Tensor:
     """Return o∘tanh c of every step, which an LSTM with proj_size multiplies with weight_hr."""
-    parameters: list[Any] = [getattr(layer, f"{name}{ending}", None) for name in _PARAMETERS]
+    parameters: list[Any] = [getattr(layer, f"{name}{ending}", None) for name in PARAMETERS]
     weight_ih, weight_hh, bias_ih, bias_hh, _ = parameters
     product = product_of(layer)
     inputs, hiddens = data.split(list(sizes)), before.split(list(sizes))
