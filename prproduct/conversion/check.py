@@ -108,6 +108,10 @@ def check(module: nn.Module, *batch: Any, **keywords: Any) -> Check:
         raise ValueError("a lazy layer does not know its size yet: run the model on a batch once, then check it")
     if torch.is_inference_mode_enabled():
         raise ValueError("check needs gradients, and torch.inference_mode rules them out: call it outside")
+    for name, tensor in chain(module.named_parameters(), module.named_buffers()):
+        if tensor.layout is not torch.strided:
+            layout = str(tensor.layout).removeprefix("torch.")
+            raise ValueError(f"check cannot restore {name}, a {layout} tensor: make it dense first")
     with classes_restored(module), torch.compiler.set_stance("force_eager"), torch.enable_grad():
         if not any(isinstance(m, ProductLayer) for m in module.modules()):
             convert(module)

@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from prproduct.conversion.registry import UNKNOWN, Layer, converted_class, native_class, unfused_class
+from prproduct.conversion.obstacles import UNKNOWN
+from prproduct.conversion.registry import LayerClass, converted_class, native_class, unfused_class
 from prproduct.nn.encoder import UnfusedEncoder, UnfusedEncoderLayer
 from prproduct.nn.layer import ProductLayer
 from prproduct.ops.autograd import Memory, check_memory
@@ -19,11 +20,11 @@ from prproduct.products import Product, resolve
 
 Model = TypeVar("Model", bound=nn.Module)
 Filter = Callable[[nn.Module, str], bool]
-Verdicts = dict[str, tuple[nn.Module, Layer | str]]  # {name: (module, its converted class or why it has none)}
-Classes = list[tuple[nn.Module, type[nn.Module], dict[str, Any]]]
+Verdicts = dict[str, tuple[nn.Module, LayerClass | str]]  # {name: (module, its converted class or why it has none)}
+Classes = list[tuple[nn.Module, LayerClass, dict[str, Any]]]  # of each module: its class and ATTRIBUTES
 
-OWN = ("product", "product_memory")  # the attributes that a converted layer has in addition
-_LARGE_PART = 0.25
+ATTRIBUTES = ("product", "product_memory")  # what a converted layer has in addition
+_LARGE_SHARE = 0.25
 
 
 def convert(
@@ -66,21 +67,17 @@ def convert(
         for name, target in chosen.items():
             layer = verdicts[name][0]
             layer.__class__ = target
-            own = vars(layer)
-            own["product"] = product or own.get("product") or resolve("pr")
+            attributes = vars(layer)
+            attributes["product"] = product or attributes.get("product") or resolve("pr")
             if memory is not None:
-                own["product_memory"] = memory
-            if own.get("product_memory") == "save":  # the default
-                del own["product_memory"]
-        own_values = any(not layer.product.has_native_forward for layer in _product_layers(module))
-        for encoder in module.modules() if own_values else ():
-            encoder.__class__ = unfused_class(type(encoder)) or type(encoder)
+                attributes["product_memory"] = memory
+            if attributes.get("product_memory") == "save":  # the default
+                del attributes["product_memory"]
+        if any(isinstance(layer, ProductLayer) and not layer.product.has_native_forward for layer in module.modules()):
+            for encoder in module.modules():
+                encoder.__class__ = unfused_class(type(encoder)) or type(encoder)
     _warn_of_unknown_weights(verdicts)
     return module
-
-
-def _product_layers(module: nn.Module) -> Iterator[ProductLayer]:
-    return (layer for layer in module.modules() if isinstance(layer, ProductLayer))
 
 
 def _warn_of_unknown_weights(verdicts: Verdicts) -> None:
@@ -99,7 +96,7 @@ def _warn_of_unknown_weights(verdicts: Verdicts) -> None:
         elif target == UNKNOWN:
             unknown += size
             largest = max(largest, (size, f"{type(layer).__name__} at {name or 'the root'}"))
-    if unknown > _LARGE_PART * (known + unknown):
+    if unknown > _LARGE_SHARE * (known + unknown):
         warnings.warn(
             f"convert: {unknown / (known + unknown):.0%} of the weights in matrices stay under the inner product, as "
             f"prproduct does not know their layer types; the largest is {largest[1]}: teach it with pr.register",
@@ -116,18 +113,21 @@ def revert(module: Model) -> Model:
     """
     require_module(module, "revert")
     ours = (ProductLayer, UnfusedEncoder, UnfusedEncoderLayer)
-    natives: list[tuple[nn.Module, Layer]]
+    natives: list[tuple[nn.Module, LayerClass]]
     natives = [(layer, native_class(layer)) for layer in module.modules() if isinstance(layer, ours)]
     with _all_or_nothing(module):
         for layer, native in natives:
             layer.__class__ = native
-            for name in OWN:
+            for name in ATTRIBUTES:
                 vars(layer).pop(name, None)
     return module
 
 
 def verdicts_of(module: nn.Module) -> Verdicts:
-    """Return {name: (module, class it would become, or the reason why it is not converted)}, by first names."""
+    """Return {name: (module, class it would become, or the reason why it is not converted)}.
+
+    A module with several names has its first.
+    """
     held = holding_attentions(module)
     unused = "its attention takes the weights and never calls it"
     return {
@@ -145,6 +145,7 @@ def holding_attentions(module: nn.Module) -> dict[int, nn.MultiheadAttention]:
 
 
 def _why_nothing(module: nn.Module, verdicts: Verdicts, possible: int) -> str:
+    """Return the message for a model in which no layer was chosen; `possible` is how many could have been."""
     if possible:
         return f"nothing to convert: filter_fn left all {possible} layers that could be converted"
     holders = [(layer, why) for layer, why in verdicts.values() if any(True for _ in layer.parameters(recurse=False))]
@@ -162,17 +163,17 @@ def require_module(module: object, function: str) -> None:
 
 
 def classes_of(module: nn.Module) -> Classes:
-    """Return every module with its class and its product."""
-    return [(m, type(m), {key: vars(m)[key] for key in vars(m).keys() & set(OWN)}) for m in module.modules()]
+    """Return every module with its class, its product and its memory setting."""
+    return [(m, type(m), {key: vars(m)[key] for key in vars(m).keys() & set(ATTRIBUTES)}) for m in module.modules()]
 
 
 def set_classes(classes: Classes) -> None:
     """Restore what `classes_of` returned."""
-    for m, cls, own in classes:
+    for m, cls, attributes in classes:
         m.__class__ = cls
-        for name in OWN:
+        for name in ATTRIBUTES:
             vars(m).pop(name, None)
-        vars(m).update(own)
+        vars(m).update(attributes)
 
 
 @contextmanager

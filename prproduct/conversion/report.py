@@ -10,7 +10,7 @@ from torch.nn.parameter import is_lazy
 from torch.nn.utils import parametrize
 
 from prproduct.conversion.convert import holding_attentions, require_module, verdicts_of
-from prproduct.conversion.registry import is_quantized
+from prproduct.conversion.obstacles import is_quantized
 from prproduct.nn.layer import ProductLayer
 from prproduct.ops import native
 

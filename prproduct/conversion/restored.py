@@ -89,8 +89,8 @@ def tensors_in(output: Any) -> Iterator[Tensor]:
         value = waiting.pop()
         if isinstance(value, Tensor):
             yield value
-        elif visited.setdefault(id(value), waiting) is waiting:
-            visited[id(value)] = value  # a reference, so that its id is not reused
+        elif id(value) not in visited:
+            visited[id(value)] = value  # the reference keeps its id from being reused
             waiting += reversed(list(_parts(value)))
 
 
@@ -108,7 +108,10 @@ def _parts(value: Any) -> Iterable[Any]:
 
 
 def copied(value: Any, copies: dict[int, Any]) -> Any:
-    """Return a copy for one run, which may write into it; what cannot be copied is returned itself."""
+    """Return a copy for one run, which may write into it; what cannot be copied is returned itself.
+
+    `copies` is {id: copy} of what is copied already: a tensor that occurs twice has one copy.
+    """
     if isinstance(value, Tensor):
         if id(value) not in copies:
             copies[id(value)] = value.detach().clone().requires_grad_(value.requires_grad)

@@ -14,6 +14,7 @@ from prproduct.nn.layer import ProductLayer
 
 
 def _convolve(op: Callable[..., Tensor], layer: Any, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Apply `op`, a convolution of `functional`, with the arguments that the layer stores."""
     padding = layer.padding
     if layer.padding_mode != "zeros":
         input = F.pad(input, layer._reversed_padding_repeated_twice, mode=layer.padding_mode)
@@ -32,10 +33,22 @@ def _convolve(op: Callable[..., Tensor], layer: Any, input: Tensor, weight: Tens
 
 
 def _convolve_transposed(op: Callable[..., Tensor], layer: Any, input: Tensor, output_size: list[int] | None) -> Tensor:
-    geometry = (layer.stride, layer.padding, layer.kernel_size, len(layer.kernel_size), layer.dilation)
-    output_padding = layer._output_padding(input, output_size, *geometry)
-    geometry = (layer.stride, layer.padding, output_padding, layer.groups, layer.dilation)
-    return op(input, layer.weight, layer.bias, *geometry, product=layer.product, memory=layer.product_memory)
+    """Apply `op`, a transposed convolution of `functional`, with the arguments that the layer stores."""
+    output_padding = layer._output_padding(
+        input, output_size, layer.stride, layer.padding, layer.kernel_size, len(layer.kernel_size), layer.dilation
+    )
+    return op(
+        input,
+        layer.weight,
+        layer.bias,
+        layer.stride,
+        layer.padding,
+        output_padding,
+        layer.groups,
+        layer.dilation,
+        product=layer.product,
+        memory=layer.product_memory,
+    )
 
 
 class Conv1d(ProductLayer, torch.nn.Conv1d):
@@ -56,7 +69,7 @@ class Conv2d(ProductLayer, torch.nn.Conv2d):
     Conv2d(3, 16, kernel_size=(3, 3), stride=(1, 1), padding=(1, 1), product=r)
     """
 
-    superfluous_keys: ClassVar = {"ones_weight": None}
+    redundant_keys: ClassVar = {"ones_weight": None}
 
     def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         return _convolve(functional.conv2d, self, input, weight, bias)

@@ -1,4 +1,4 @@
-"""What every drop-in layer shares: torch's signature plus `product=` and `memory=`, and the product in its repr."""
+"""`ProductLayer`: what every drop-in layer adds to torch's layer."""
 
 from __future__ import annotations
 
@@ -14,13 +14,17 @@ from prproduct.products import P, Product, resolve
 
 
 class ProductLayer(nn.Module):
-    """Mixed in before a torch layer: `class Linear(ProductLayer, torch.nn.Linear)`."""
+    """Base class of all layers under a product, before torch's in the bases: `class Linear(ProductLayer, nn.Linear)`.
+
+    It takes `product=` and `memory=`, keeps them as `product` and `product_memory`, and shows them in the repr.
+    """
 
     product: Product
-    product_memory: Memory = "save"  # whether the output is kept for backward
+    product_memory: Memory = "save"
     __signature__: ClassVar[inspect.Signature]
-    # Keys in checkpoints of the paper's own code that say nothing new: a kernel of ones, or a second name of a weight.
-    superfluous_keys: ClassVar[dict[str, str | None]] = {}
+    # Keys in checkpoints of the paper's own code that are ignored if redundant: {key: the parameter of which it is a
+    # second name, or None for a kernel of ones}.
+    redundant_keys: ClassVar[dict[str, str | None]] = {}
 
     def __init__(self, *args: Any, product: str | Product = "pr", memory: Memory = "save", **kwargs: Any) -> None:
         product = resolve(product)
@@ -30,9 +34,9 @@ class ProductLayer(nn.Module):
             self.product_memory = memory
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Lets `help` and editors show torch's own arguments, which the subclass takes unchanged."""
+        """Set the signature that `help` and editors show: torch's own arguments, then `product` and `memory`."""
         super().__init_subclass__(**kwargs)
-        if not cls.__module__.startswith(__package__):  # a user's, or one that torch.nn.utils.parametrize makes
+        if not cls.__module__.startswith(__package__):  # a user's class, or one that torch.nn.utils.parametrize makes
             if "__init__" in vars(cls):
                 own = inspect.signature(cls.__init__)
                 cls.__signature__ = own.replace(parameters=list(own.parameters.values())[1:])
@@ -43,32 +47,32 @@ class ProductLayer(nn.Module):
         product = inspect.Parameter("product", keyword, default="pr", annotation="str | Product")
         memory = inspect.Parameter("memory", keyword, default="save", annotation="Memory")
         parameters = list(signature.parameters.values())
-        open_ended = parameters and parameters[-1].kind is inspect.Parameter.VAR_KEYWORD
-        place = len(parameters) - bool(open_ended)
+        takes_keywords = bool(parameters) and parameters[-1].kind is inspect.Parameter.VAR_KEYWORD
+        place = len(parameters) - takes_keywords  # before **kwargs
         parameters[place:place] = [product, memory]
         cls.__signature__ = signature.replace(parameters=parameters)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        for key, twin in self.superfluous_keys.items():
+        for key, twin in self.redundant_keys.items():
             value = state_dict.get(prefix + key)
             if value is None:
                 continue
-            known = value.eq(1).all() if twin is None else value.equal(state_dict.setdefault(prefix + twin, value))
-            if known:  # otherwise it stays, and torch calls it unexpected
+            redundant = value.eq(1).all() if twin is None else value.equal(state_dict.setdefault(prefix + twin, value))
+            if redundant:  # otherwise it stays, and torch calls it unexpected
                 del state_dict[prefix + key]
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, {shown(self)}"
+        return f"{super().extra_repr()}, {product_repr(self)}"
 
 
-def shown(layer: ProductLayer) -> str:
-    """The part of a layer's repr that names its product."""
+def product_repr(layer: ProductLayer) -> str:
+    """Return the part of a layer's repr that names its product, and its memory setting if it is not "save"."""
     memory = "" if layer.product_memory == "save" else f", memory={layer.product_memory}"
     return f"product={layer.product}{memory}"
 
 
 def runs_natively(layer: ProductLayer) -> bool:
-    """For `p`, and where no gradient is asked of a product that has torch's forward."""
+    """Return True if torch's own forward serves: for `p`, and without gradients for a product with torch's forward."""
     gradients = torch.is_grad_enabled() or _are_functorch_transforms_active()
     return type(layer.product) is P or (layer.product.has_native_forward and not gradients)

@@ -17,15 +17,15 @@ from prproduct.ops import cells
 from prproduct.ops.cells import State
 from prproduct.ops.recurrence import Recurrence, Weights
 
-_PARAMETERS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr")
+PARAMETERS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr")  # in the order of `Weights`
 
 
 class _Sequences(ProductLayer):
-    """What LSTM, GRU and RNN share: the forms in which sequences come, layers, directions, dropout between layers."""
+    """What LSTM, GRU and RNN share: padded and packed input, layers, directions, and dropout between layers."""
 
     def forward(self: Any, input: Any, hx: Any = None) -> Any:
         # torch.compile leaves RNNs out of its graphs, but would compile the functions that they call, step by step.
-        # Asked for only once Dynamo is there: to import it takes more than a second.
+        # torch.compiler.disable imports Dynamo, which takes more than a second; without Dynamo nothing is compiled.
         if "torch._dynamo" in sys.modules:
             return torch.compiler.disable(_Sequences._forward)(self, input, hx)
         return self._forward(input, hx)
@@ -33,60 +33,65 @@ class _Sequences(ProductLayer):
     def _forward(self: Any, input: Any, hx: Any) -> Any:
         packed = isinstance(input, PackedSequence)
         states = () if hx is None else tuple(hx) if isinstance(hx, (tuple, list)) else (hx,)
-        refused = not packed and (input.dim() not in (2, 3) or any(s.dim() != input.dim() for s in states))
-        if refused or runs_natively(self):
+        wrong_shape = not packed and (input.dim() not in (2, 3) or any(s.dim() != input.dim() for s in states))
+        if wrong_shape or runs_natively(self):
             return super().forward(input, hx)  # torch computes it, or says what is wrong
         if packed:
             return self._forward_packed(input, states)
         batch_axis = 0 if self.batch_first else 1
         batched = input if input.dim() == 3 else input.unsqueeze(batch_axis)
         states = tuple(s if s.dim() == 3 else s.unsqueeze(1) for s in states)
-        states = self._checked(batched, states, None)
+        states = self._initial_states(batched, states, None)
         steps_first = batched.transpose(0, 1) if batch_axis == 0 else batched  # (time, batch, features)
         times, batch = steps_first.shape[:2]
         if times == 0:
-            return super().forward(input, hx)
+            return super().forward(input, hx)  # torch says what is wrong
         data, states = self._run(steps_first.flatten(0, 1), [batch] * times, states)
         output = data.unflatten(0, (times, batch))
         output = output.transpose(0, 1) if batch_axis == 0 else output
         if input.dim() == 2:
             output, states = output.squeeze(batch_axis), tuple(s.squeeze(1) for s in states)
-        return output, self._as_torch_has_it(states)
+        return output, self._torch_states(states)
 
     def _forward_packed(self: Any, input: PackedSequence, states: State) -> tuple[PackedSequence, Any]:
         data, sizes, order, back = input
         if order is not None:
             states = tuple(s.index_select(1, order) for s in states)
-        states = self._checked(data, states, sizes)
+        states = self._initial_states(data, states, sizes)
         data, states = self._run(data, sizes.tolist(), states)
         if back is not None:
             states = tuple(s.index_select(1, back) for s in states)
-        return PackedSequence(data, sizes, order, back), self._as_torch_has_it(states)
+        return PackedSequence(data, sizes, order, back), self._torch_states(states)
 
-    def _as_torch_has_it(self: Any, states: State) -> Any:
+    def _torch_states(self: Any, states: State) -> Any:
+        """Return the states as torch's layer returns them: (h, c) of an LSTM, h of the others."""
         return states if self.mode == "LSTM" else states[0]
 
-    def _checked(self: Any, input: Tensor, states: State, sizes: Tensor | None) -> State:
-        """The states given, or zeros; torch's own check of both, with torch's own messages."""
+    def _initial_states(self: Any, input: Tensor, states: State, sizes: Tensor | None) -> State:
+        """Return the states given, or zeros, after torch's own check of input and states."""
         if not states:
             shapes = [self.get_expected_hidden_size(input, sizes)]
             if self.mode == "LSTM":
                 shapes.append(self.get_expected_cell_size(input, sizes))
             states = tuple(input.new_zeros(shape) for shape in shapes)
-        self.check_forward_args(input, self._as_torch_has_it(states), sizes)
+        self.check_forward_args(input, self._torch_states(states), sizes)
         return states
 
     def _run(self: Any, data: Tensor, batch_sizes: Sequence[int], states: State) -> tuple[Tensor, State]:
-        """All layers and directions; data lie flat, step after step, states are (layers · directions, batch, size)."""
+        """Return the output of the last layer and the final states.
+
+        `data` and the output are (rows of all steps, features), one step after the other; states are (layers ·
+        directions, batch, size).
+        """
         endings = ("", "_reverse") if self.bidirectional else ("",)
         last: list[State] = []
         for depth in range(self.num_layers):
             outputs = []
             for ending in endings:
-                weights: list[Any] = [getattr(self, f"{name}_l{depth}{ending}", None) for name in _PARAMETERS]
+                weights: list[Any] = [getattr(self, f"{name}_l{depth}{ending}", None) for name in PARAMETERS]
                 first = tuple(s[len(last)] for s in states)
-                steps = Recurrence(self._cell(), self.product, tuple(batch_sizes), reverse=bool(ending))
-                output, final = steps(data, first, Weights(*weights))
+                recurrence = Recurrence(self._cell(), self.product, tuple(batch_sizes), reverse=bool(ending))
+                output, final = recurrence(data, first, Weights(*weights))
                 outputs.append(output)
                 last.append(final)
             data = torch.cat(outputs, dim=-1) if len(outputs) > 1 else outputs[0]
@@ -131,16 +136,16 @@ class RNN(_Sequences, torch.nn.RNN):
 
 
 class _Cell(ProductLayer):
-    """What the three cells share: one step, in operations that torch.func and torch.compile see through."""
+    """What the three cells share: one step, in operations that torch.func and torch.compile trace."""
 
     def forward(self: Any, input: Tensor, hx: Any = None) -> Any:
         count = 2 if isinstance(self, torch.nn.LSTMCell) else 1
         states = () if hx is None else tuple(hx) if count == 2 else (hx,)
         shape = (*input.shape[:-1], self.hidden_size)
-        refused = (
+        wrong_shape = (
             input.dim() not in (1, 2) or input.shape[-1] != self.input_size or any(s.shape != shape for s in states)
         )
-        if refused or runs_natively(self):
+        if wrong_shape or runs_natively(self):
             return super().forward(input, hx)  # torch computes it, or says what is wrong
         states = states or (input.new_zeros(shape),) * count
         input_gates = functional.linear(
@@ -161,7 +166,7 @@ class LSTMCell(_Cell, torch.nn.LSTMCell):
     torch.Size([2, 4])
     """
 
-    superfluous_keys: ClassVar = {
+    redundant_keys: ClassVar = {
         f"{part}_linear.{kind}": f"{kind}_{part}" for part in ("ih", "hh") for kind in ("weight", "bias")
     }
 

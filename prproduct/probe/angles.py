@@ -19,24 +19,27 @@ ROWS_PER_BLOCK = 32
 
 @dataclass
 class AngleStatistics:
-    """Running statistics of all pairs so far: a few numbers and `bins` counts."""
+    """Running statistics of all pairs so far: a few numbers and `bins` counts.
+
+    A sample is a row of a linear layer's input, or an element of a convolution's batch.
+    """
 
     bins: int
     pairs: int = 0
-    zero_pairs: int = 0
+    zero_pairs: int = 0  # as in AngleRecord
     samples: int = 0
     min_sin: float = 1.0
     max_sin: float = 0.0
     max_cos: float = 0.0
     sum_of_sin: float = 0.0
-    sum_of_sample_min: float = 0.0
+    sum_of_sample_min: float = 0.0  # of the smallest |sin θ| of each sample
     histogram: list[int] = field(init=False)
 
     def __post_init__(self) -> None:
         self.histogram = [0] * self.bins
 
     def add(self, cos: Tensor, zero_pairs: int) -> Tensor:
-        """Add a block of |cos θ|, samples along the first axis; return each sample's largest. Overwrites `cos`."""
+        """Add a block of |cos θ| (samples, …) and return the largest of each sample (samples,). Overwrites `cos`."""
         largest = cos.amax(tuple(range(1, cos.dim())))  # (samples,)
         if not largest.sum().isfinite():  # NaN and Inf in the data have no angle
             cos.nan_to_num_(nan=0.0, posinf=0.0)
@@ -54,7 +57,7 @@ class AngleStatistics:
         return largest
 
     def add_samples(self, largest: Tensor) -> None:
-        """Add samples, given the largest |cos θ| among all pairs of each."""
+        """Add samples, given the largest |cos θ| among all pairs of each (samples,)."""
         largest = largest.clamp(max=1.0)
         sample_min = ((1.0 - largest) * (1.0 + largest)).sqrt()
         max_cos, min_sin, sum_of_sample_min = torch.stack([largest.max(), sample_min.min(), sample_min.sum()]).tolist()
@@ -62,6 +65,17 @@ class AngleStatistics:
         self.min_sin = min(self.min_sin, min_sin)
         self.max_cos = max(self.max_cos, max_cos)
         self.sum_of_sample_min += sum_of_sample_min
+
+
+def why_unmeasurable(*tensors: Tensor) -> str:
+    """Return why no angles between these tensors can be measured, or ""."""
+    for tensor in tensors:
+        if tensor.is_nested or tensor.is_meta:
+            return f"{'nested' if tensor.is_nested else 'meta'} tensors are not measured"
+        if tensor.layout is not torch.strided or not tensor.is_floating_point():
+            kind = tensor.dtype if tensor.layout is torch.strided else tensor.layout
+            return f"{str(kind).removeprefix('torch.')} tensors are not measured"
+    return ""
 
 
 def measure(
@@ -86,13 +100,16 @@ def measure(
         weight = weight.detach().to(dtype)
         weight_inverse = _inverse(norms(as_vectors(weight, contraction)))  # (out,)
         bias = weight.new_zeros(()) if bias is None else bias.detach()
-        longest_bias = float((abs(bias) * weight_inverse).max())  # in units of ‖w‖
+        largest_bias = float((abs(bias) * weight_inverse).max())  # max |b_j| / ‖w_j‖
         if isinstance(contraction, Convolution):
-            kernels = weight_inverse.view(contraction.groups, -1, *(1,) * len(contraction.stride))
-            bias = bias.view(-1, *(1,) * len(contraction.stride))
-            _measure_windows(statistics, contraction, input.detach(), weight, kernels, output, bias, longest_bias)
+            spatial = (1,) * len(contraction.stride)
+            weight_inverse = weight_inverse.view(contraction.groups, -1, *spatial)  # (groups, out/groups, 1, …)
+            bias = bias.view(-1, *spatial)
+            _measure_windows(
+                statistics, contraction, input.detach(), weight, weight_inverse, output, bias, largest_bias
+            )
         else:
-            _measure_rows(statistics, contraction, input.detach(), weight, weight_inverse, output, bias, longest_bias)
+            _measure_rows(statistics, contraction, input.detach(), weight, weight_inverse, output, bias, largest_bias)
 
 
 def _measure_rows(
@@ -103,25 +120,26 @@ def _measure_rows(
     weight_inverse: Tensor,
     output: Tensor | None,
     bias: Tensor,
-    longest_bias: float,
+    largest_bias: float,
 ) -> None:
     """Measure a linear layer, some rows of the input and some rows of the weight at a time."""
     rows = max(ROWS_PER_BLOCK, PAIRS_PER_BLOCK // len(weight))
     columns = max(1, PAIRS_PER_BLOCK // rows)
-    blocks = input.reshape(-1, input.shape[-1]).split(rows)
-    outputs = [None] * len(blocks) if output is None else output.detach().reshape(-1, len(weight)).split(rows)
+    inputs = input.reshape(-1, input.shape[-1]).split(rows)
+    outputs = [None] * len(inputs) if output is None else output.detach().reshape(-1, len(weight)).split(rows)
     bias = bias.expand(len(weight))
-    for block, found in zip(blocks, outputs, strict=True):
-        block = block.to(weight.dtype)
-        input_inverse = _inverse(norms(block)).unsqueeze(1)  # (rows, 1)
+    for x, y in zip(inputs, outputs, strict=True):
+        x = x.to(weight.dtype)
+        input_inverse = _inverse(norms(x)).unsqueeze(1)  # (rows, 1)
         nonzero_rows = torch.count_nonzero(input_inverse)
         largest = torch.zeros_like(input_inverse).squeeze(1)
-        exact = found is not None and _is_exact(longest_bias, input_inverse)
+        if y is not None and not _is_exact(largest_bias, input_inverse):
+            y = None
         for start in range(0, len(weight), columns):
-            some = slice(start, start + columns)
-            p = found[:, some] - bias[some] if found is not None and exact else linear.native(block, weight[some], None)
-            cos = p.mul_(input_inverse).mul_(weight_inverse[some]).abs_()  # (rows, columns)
-            zero_pairs = cos.numel() - int(nonzero_rows * torch.count_nonzero(weight_inverse[some]))
+            part = slice(start, start + columns)
+            p = linear.native(x, weight[part], None) if y is None else y[:, part] - bias[part]
+            cos = p.mul_(input_inverse).mul_(weight_inverse[part]).abs_()  # (rows, columns)
+            zero_pairs = cos.numel() - int(nonzero_rows * torch.count_nonzero(weight_inverse[part]))
             largest = torch.maximum(largest, statistics.add(cos, zero_pairs))
         statistics.add_samples(largest)
 
@@ -134,33 +152,34 @@ def _measure_windows(
     weight_inverse: Tensor,
     output: Tensor | None,
     bias: Tensor,
-    longest_bias: float,
+    largest_bias: float,
 ) -> None:
     """Measure a convolution, some elements of the batch at a time."""
     nonzero_kernels = torch.count_nonzero(weight_inverse.flatten(1), dim=1)  # (groups,)
-    one = torch.empty((1, *input.shape[1:]), device="meta", dtype=weight.dtype)
-    samples = max(1, PAIRS_PER_BLOCK // convolution.native(one, weight.to("meta"), None).numel())
-    blocks = input.split(samples)
-    outputs = [None] * len(blocks) if output is None else output.detach().split(samples)
-    for block, found in zip(blocks, outputs, strict=True):
-        block = block.to(weight.dtype)
-        p = convolution.native(block, weight, None) if found is None else found - bias
-        input_inverse = _inverse(convolution.input_square(block, weight, p, weight.dtype).sqrt_())
-        if found is not None and not _is_exact(longest_bias, input_inverse):
-            p = convolution.native(block, weight, None)
+    sample = torch.empty((1, *input.shape[1:]), device="meta", dtype=weight.dtype)
+    pairs_per_sample = convolution.native(sample, weight.to("meta"), None).numel()
+    samples = max(1, PAIRS_PER_BLOCK // pairs_per_sample)
+    inputs = input.split(samples)
+    outputs = [None] * len(inputs) if output is None else output.detach().split(samples)
+    for x, y in zip(inputs, outputs, strict=True):
+        x = x.to(weight.dtype)
+        p = convolution.native(x, weight, None) if y is None else y - bias
+        input_inverse = _inverse(convolution.input_square(x, weight, p, weight.dtype).sqrt_())
+        if y is not None and not _is_exact(largest_bias, input_inverse):
+            p = convolution.native(x, weight, None)
         nonzero_windows = torch.count_nonzero(input_inverse, dim=(0, *range(2, input_inverse.dim())))  # (groups,)
         cos = convolution.as_pairs(p).mul_(input_inverse).mul_(weight_inverse).abs_()
         zero_pairs = cos.numel() - int((nonzero_windows * nonzero_kernels).sum())
         statistics.add_samples(statistics.add(cos, zero_pairs))
 
 
-def _is_exact(longest_bias: float, input_inverse: Tensor) -> bool:
+def _is_exact(largest_bias: float, input_inverse: Tensor) -> bool:
     """Return True if |bias| ≤ ‖w‖‖x‖ for all pairs: then output − bias is as exact as p itself."""
-    return longest_bias == 0.0 or longest_bias * float(input_inverse.max()) <= 1.0
+    return largest_bias == 0.0 or largest_bias * float(input_inverse.max()) <= 1.0
 
 
 def as_vectors(weight: Tensor, contraction: Contraction) -> Tensor:
-    """Return the weight vectors as rows (out, numbers of a vector)."""
+    """Return the weight vectors as rows (out, length of a vector)."""
     if isinstance(contraction, Convolution) and contraction.transposed:
         kernels = weight.unflatten(0, (contraction.groups, -1)).transpose(1, 2)  # (groups, out/groups, in/groups, …)
         return kernels.flatten(0, 1).flatten(1)

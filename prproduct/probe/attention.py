@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from prproduct import functional
 from prproduct.ops.contractions import Linear
-from prproduct.probe.pairings import Call, Pairing, as_it_is, product_of
+from prproduct.probe.pairings import Call, Pairing, product_of, whole
 
 _ARGUMENTS = (
     "query",
@@ -32,7 +32,7 @@ def read_attention(layer: nn.MultiheadAttention, call: Call) -> Iterator[Pairing
     for place, (part, data) in enumerate((("q", query), ("k", key), ("v", value))):
         rows = slice(place * layer.embed_dim, (place + 1) * layer.embed_dim)
         parameter = "in_proj_weight" if joined else f"{part}_proj_weight"
-        view = (lambda weight, rows=rows: weight[rows]) if joined else as_it_is
+        view = (lambda weight, rows=rows: weight[rows]) if joined else whole
         yield Pairing(part, layer, parameter, Linear(), data, view)
     masks = {"key_padding_mask": padding_mask, "attn_mask": attention_mask, "is_causal": bool(is_causal)}
     attended = _attended(layer, query, key, value, need_weights=need_weights is not False, **masks)

@@ -23,9 +23,10 @@ class GradientParts(NamedTuple):
 
 
 def split(grad: Tensor, weight: Tensor, contraction: Contraction) -> GradientParts:
-    """Return the norms of (g·w)w/‖w‖² and of the rest, for weight vectors w with gradients g; at w = 0 all is the rest.
+    """Return the norms of (g·w)w/‖w‖² and of g minus that, over all weight vectors w with gradients g.
 
-    ‖rest‖² = ‖g‖² − (g·w)²/‖w‖², with an absolute error of about eps · ‖g‖².
+    The squared norm of the direction part is ‖g‖² − (g·w)²/‖w‖², with an absolute error of about eps · ‖g‖². The
+    length part at w = 0 is 0.
     """
     dtype = working_dtype(torch.promote_types(grad.dtype, weight.dtype))
     grads, weights = (as_vectors(t.detach(), contraction) for t in (grad, weight))

@@ -1,63 +1,45 @@
-"""Which weights a call of a layer multiplies with which data: the interface between readers and the measurement."""
+"""`Pairing`: which weight a call of a layer multiplies with which data. Readers yield it, `SampledStep` measures it."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from prproduct.ops.contractions import Contraction
+from prproduct.probe.replay import RandomState
 from prproduct.products import P, Product
 
 
-def as_it_is(weight: Tensor) -> Tensor:
-    """Return the weight unchanged."""
+def whole(weight: Tensor) -> Tensor:
+    """The view of a weight that takes part as a whole."""
     return weight
 
 
 @dataclass(frozen=True)
 class Pairing:
-    """One product in one call of a layer: `data` is contracted with `view(owner.parameter)`.
+    """One product in one call of a layer: `data` is contracted with `view(getattr(owner, parameter))`.
 
     `view` selects the part of the parameter, and of its gradient, that takes part. If `output` is given, it is
     p + `bias`.
     """
 
-    part: str
-    owner: nn.Module
+    part: str  # as in AngleRecord
+    owner: nn.Module  # the module that holds the parameter
     parameter: str
     contraction: Contraction
     data: Tensor
-    view: Callable[[Tensor], Tensor] = as_it_is
+    view: Callable[[Tensor], Tensor] = whole
     output: Tensor | None = None
     bias: Tensor | None = None
 
 
-class RandomState:
-    """The state of the random generators before a forward, so that its dropout can be repeated."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-        self.host = torch.get_rng_state()
-        self.cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
-
-    @contextlib.contextmanager
-    def again(self) -> Iterator[None]:
-        """Set the generators to the saved state inside the context, and restore them afterwards."""
-        with torch.random.fork_rng(devices=[] if self.cuda is None else [self.device]):
-            torch.set_rng_state(self.host)
-            if self.cuda is not None:
-                torch.cuda.set_rng_state(self.cuda, self.device)
-            yield
-
-
 @dataclass(frozen=True)
 class Call:
-    """Arguments and output of one call of a layer, from its forward hook."""
+    """Arguments and output of one call of a layer; `random` is the state before it, if it drew dropout."""
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
@@ -75,7 +57,7 @@ class Call:
 
     def repeated_dropout(self) -> contextlib.AbstractContextManager[None]:
         """Return a context in which dropout draws the same mask as in this call."""
-        return contextlib.nullcontext() if self.random is None else self.random.again()
+        return contextlib.nullcontext() if self.random is None else self.random.restored()
 
 
 def product_of(layer: nn.Module) -> Product:

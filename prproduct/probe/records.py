@@ -60,10 +60,10 @@ class AngleRecord:
     max_cos: float | None
     sample_min_sin: float | None  # the paper's statistic: the minimum of each sample, averaged over samples
     histogram: tuple[int, ...]  # of |sin θ|, in bins of equal width from 0 to 1
-    length_norm: float | None = (
-        None  # of the gradient's part along the weight vectors; None where there was no backward
-    )
-    direction_norm: float | None = None  # of the rest, which turns them
+    # Norms of the two parts of the weight's gradient, along the weight vectors and orthogonal to them; None without a
+    # backward.
+    length_norm: float | None = None
+    direction_norm: float | None = None
 
     @classmethod
     def of(
@@ -74,11 +74,11 @@ class AngleRecord:
         part: str,
         product: str,
         calls: int,
-        found: AngleStatistics,
+        angles: AngleStatistics,
         gradient: GradientParts | None,
     ) -> AngleRecord:
         """Return the record of these statistics."""
-        some = found.pairs > 0
+        some = angles.pairs > 0
         return cls(
             step=step,
             training=training,
@@ -86,14 +86,14 @@ class AngleRecord:
             part=part,
             product=product,
             calls=calls,
-            pairs=found.pairs,
-            zero_pairs=found.zero_pairs,
-            min_sin=found.min_sin if some else None,
-            mean_sin=found.sum_of_sin / found.pairs if some else None,
-            max_sin=found.max_sin if some else None,
-            max_cos=found.max_cos if some else None,
-            sample_min_sin=found.sum_of_sample_min / found.samples if some else None,
-            histogram=tuple(found.histogram),
+            pairs=angles.pairs,
+            zero_pairs=angles.zero_pairs,
+            min_sin=angles.min_sin if some else None,
+            mean_sin=angles.sum_of_sin / angles.pairs if some else None,
+            max_sin=angles.max_sin if some else None,
+            max_cos=angles.max_cos if some else None,
+            sample_min_sin=angles.sum_of_sample_min / angles.samples if some else None,
+            histogram=tuple(angles.histogram),
             length_norm=None if gradient is None else gradient.length,
             direction_norm=None if gradient is None else gradient.direction,
         )

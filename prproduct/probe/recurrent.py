@@ -15,10 +15,9 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 from prproduct import functional, nn
+from prproduct.nn.recurrent import PARAMETERS
 from prproduct.ops.contractions import Linear
 from prproduct.probe.pairings import Call, Pairing, product_of
-
-_PARAMETERS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr")
 
 
 def read_cell(cell: Any, call: Call) -> Iterator[Pairing]:
@@ -42,17 +41,18 @@ def read_recurrent(layer: Any, call: Call) -> Iterator[Pairing]:
     for depth in range(layer.num_layers):
         here = slice(depth * directions, (depth + 1) * directions)
         last = depth == layer.num_layers - 1
-        hidden = output if last else _run(layer, depth, data, sizes, [s[here] for s in states])
+        hidden = output if last else _hidden_states(layer, depth, data, sizes, [s[here] for s in states])
         for direction, after in enumerate(hidden.chunk(directions, dim=-1)):
             ending = f"_l{depth}" + "_reverse" * direction
             first = [s[depth * directions + direction] for s in states]
-            before = _before(after, first[0], sizes, reverse=bool(direction))
+            before = _states_before(after, first[0], sizes, reverse=bool(direction))
             yield Pairing(f"input{ending}", layer, f"weight_ih{ending}", Linear(), data)
             yield Pairing(f"hidden{ending}", layer, f"weight_hh{ending}", Linear(), before)
             if layer.proj_size:
-                inside = _before_projection(layer, ending, data, before, first[1], sizes, reverse=bool(direction))
-                yield Pairing(f"projection{ending}", layer, f"weight_hr{ending}", Linear(), inside)
-        data = hidden if last else F.dropout(hidden, layer.dropout, layer.training)
+                projected = _projection_inputs(layer, ending, data, before, first[1], sizes, reverse=bool(direction))
+                yield Pairing(f"projection{ending}", layer, f"weight_hr{ending}", Linear(), projected)
+        if not last:
+            data = F.dropout(hidden, layer.dropout, layer.training)
 
 
 def _flat(layer: Any, input: Any, output: Any) -> tuple[list[int], Tensor, Tensor]:
@@ -78,26 +78,29 @@ def _first_states(layer: Any, given: Any, data: Tensor, batch: int, input: Any) 
     return [s if s.dim() == 3 else s.unsqueeze(1) for s in states]
 
 
-def _run(layer: Any, depth: int, data: Tensor, sizes: Sequence[int], states: Sequence[Tensor]) -> Tensor:
-    """Return the hidden states of layer `depth` for all steps, both directions concatenated."""
+def _hidden_states(layer: Any, depth: int, data: Tensor, sizes: Sequence[int], states: Sequence[Tensor]) -> Tensor:
+    """Return the hidden states of layer `depth` for all steps, both directions concatenated.
+
+    A recurrent layer of depth 1 computes them, with the parameters of this depth.
+    """
     options: dict[str, Any] = {"bias": layer.bias, "bidirectional": layer.bidirectional, "product": product_of(layer)}
     kind = layer.mode.partition("_")[0]
     if kind == "LSTM":
         options["proj_size"] = layer.proj_size
     if kind == "RNN":
         options["nonlinearity"] = layer.nonlinearity
-    alone = getattr(nn, kind)(data.shape[-1], layer.hidden_size, device="meta", **options)
+    single = getattr(nn, kind)(data.shape[-1], layer.hidden_size, device="meta", **options)
     for ending in ("", "_reverse")[: 2 if layer.bidirectional else 1]:
-        for name in _PARAMETERS:
+        for name in PARAMETERS:
             parameter = getattr(layer, f"{name}_l{depth}{ending}", None)
             if parameter is not None:
-                setattr(alone, f"{name}_l0{ending}", parameter)
+                setattr(single, f"{name}_l0{ending}", parameter)
     sequences = PackedSequence(data, torch.tensor(sizes))
-    output, _ = alone(sequences, tuple(states) if kind == "LSTM" else states[0])
+    output, _ = single(sequences, tuple(states) if kind == "LSTM" else states[0])
     return output.data
 
 
-def _before(after: Tensor, first: Tensor, sizes: Sequence[int], reverse: bool) -> Tensor:
+def _states_before(after: Tensor, first: Tensor, sizes: Sequence[int], reverse: bool) -> Tensor:
     """Return the hidden states before each step, given those after it and the initial ones; rows as in `after`."""
     steps = after.split(list(sizes))
     if not reverse:
@@ -109,21 +112,21 @@ def _before(after: Tensor, first: Tensor, sizes: Sequence[int], reverse: bool) -
     )
 
 
-def _before_projection(
+def _projection_inputs(
     layer: Any, ending: str, data: Tensor, before: Tensor, cell: Tensor, sizes: Sequence[int], reverse: bool
 ) -> Tensor:
     """Return o∘tanh c of every step, which an LSTM with proj_size multiplies with weight_hr."""
-    parameters: list[Any] = [getattr(layer, f"{name}{ending}", None) for name in _PARAMETERS]
+    parameters: list[Any] = [getattr(layer, f"{name}{ending}", None) for name in PARAMETERS]
     weight_ih, weight_hh, bias_ih, bias_hh, _ = parameters
     product = product_of(layer)
     inputs, hiddens = data.split(list(sizes)), before.split(list(sizes))
     order = range(len(sizes))
-    cells, found = cell[:0] if reverse else cell, []
+    cells, outputs = cell[:0] if reverse else cell, []
     for step in reversed(order) if reverse else order:
         cells = torch.cat([cells[: sizes[step]], cell[len(cells) : sizes[step]]])
         gates = functional.linear(inputs[step], weight_ih, bias_ih, product=product)
         gates = gates + functional.linear(hiddens[step], weight_hh, bias_hh, product=product)
         i, f, g, o = gates.chunk(4, dim=-1)
         cells = f.sigmoid() * cells + i.sigmoid() * g.tanh()
-        found.append(o.sigmoid() * cells.tanh())
-    return torch.cat(found[::-1] if reverse else found)
+        outputs.append(o.sigmoid() * cells.tanh())
+    return torch.cat(outputs[::-1] if reverse else outputs)

@@ -7,54 +7,59 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
 from torch.nn.utils import parametrize
-from torch.utils._pytree import tree_map_only
 from torch.utils.hooks import RemovableHandle
 
-from prproduct.probe.angles import AngleStatistics, measure
+from prproduct.probe.angles import AngleStatistics, measure, why_unmeasurable
 from prproduct.probe.gradients import GradientParts, split
-from prproduct.probe.layers import ForwardWatcher, has_known_base, has_own_forward, reader_of
-from prproduct.probe.pairings import Call, Pairing, RandomState, product_of
+from prproduct.probe.overridden import ForwardWatcher, has_known_base, has_own_forward
+from prproduct.probe.pairings import Call, Pairing, product_of
+from prproduct.probe.readers import reader_of
 from prproduct.probe.records import AngleRecord
+from prproduct.probe.replay import RandomState, draws_dropout
+
+Key = tuple[str, str]  # the name of a layer, and which of its products (AngleRecord.part)
 
 
 class SampledStep:
-    """One sampled step: hooks on layers while a forward runs, hooks on weights until the step is over."""
+    """One sampled step: hooks on layers while a forward runs, hooks on weights until the step is over.
+
+    Reasons why a layer cannot be measured are added to `skipped`, {layer: reason}.
+    """
 
     def __init__(
         self, step: int, training: bool, layers: dict[str, nn.Module], bins: int, skipped: dict[str, str]
     ) -> None:
-        self.step, self.training, self.bins, self.skipped = step, training, bins, skipped
-        self.layers = layers
-        self.found: dict[tuple[str, str], AngleStatistics] = {}
-        self.calls: dict[str, int] = {}
-        self.gradients: dict[tuple[str, str], GradientParts] = {}
-        self._random: dict[nn.Module, RandomState] = {}
-        self._computed_weights: dict[tuple[nn.Module, str], Tensor] = {}
-        self._summed: dict[tuple[str, str], tuple[int, Tensor]] = {}  # id of the backward, gradient summed over calls
+        self.step, self.training, self.layers, self.bins, self.skipped = step, training, layers, bins, skipped
+        self.calls: dict[str, int] = {}  # of a layer
+        self.angles: dict[Key, AngleStatistics] = {}
+        self.gradients: dict[Key, GradientParts] = {}
+        self._random: dict[nn.Module, RandomState] = {}  # before the layer's forward
+        self._computed_weights: dict[tuple[nn.Module, str], Tensor] = {}  # by parametrizations, in this forward
+        self._summed: dict[Key, tuple[int, Tensor]] = {}  # id of the backward, gradient summed over calls
         self._layer_hooks: list[RemovableHandle | ForwardWatcher] = []
-        self._weight_hooks: dict[tuple[str, str], dict[int, RemovableHandle]] = {}
+        self._weight_hooks: dict[Key, dict[int, RemovableHandle]] = {}
 
-    def enter_layers(self) -> None:
+    def add_layer_hooks(self) -> None:
         """Register the hooks that measure, before a forward."""
         for name, layer in self.layers.items():
-            before, read = self.remember_random_state if draws_dropout(layer) else None, self._reading(name)
+            before = self.save_random_state if draws_dropout(layer) else None
+            after = self._measuring_hook(name)
             if has_own_forward(layer):
                 if has_known_base(layer):
-                    self._layer_hooks.append(ForwardWatcher(layer, before, read))
-                read, before = self._checking(name), None
+                    self._layer_hooks.append(ForwardWatcher(layer, before, after))
+                before, after = None, self._skipping_hook(name)
             if before is not None:
                 self._layer_hooks.append(layer.register_forward_pre_hook(before))
             # Before all other hooks: they may change the output, and the probe's hook on the model removes this one.
-            self._layer_hooks.append(layer.register_forward_hook(read, with_kwargs=True, prepend=True))
+            self._layer_hooks.append(layer.register_forward_hook(after, with_kwargs=True, prepend=True))
             for owner in layer.modules():
                 if parametrize.is_parametrized(owner):
                     for parameter, computing in owner.parametrizations.items():  # type: ignore[union-attr,operator]
-                        keeping = self._keeping_weight(owner, parameter)
-                        self._layer_hooks.append(computing.register_forward_hook(keeping))
+                        hook = self._weight_saving_hook(owner, parameter)
+                        self._layer_hooks.append(computing.register_forward_hook(hook))
 
-    def leave_layers(self) -> None:
+    def remove_layer_hooks(self) -> None:
         """Remove the hooks on layers, after a forward."""
         for hook in self._layer_hooks:
             hook.remove()
@@ -62,7 +67,7 @@ class SampledStep:
         self._random.clear()
         self._computed_weights.clear()
 
-    def close(self) -> None:
+    def remove_weight_hooks(self) -> None:
         """Remove the hooks on weights, at the end of the step."""
         for hooks in self._weight_hooks.values():
             for hook in hooks.values():
@@ -76,36 +81,44 @@ class SampledStep:
             AngleRecord.of(
                 self.step,
                 self.training,
-                key[0] or type(self.layers[key[0]]).__name__,  # the model itself has no name
-                key[1],
-                str(product_of(self.layers[key[0]])),
-                self.calls[key[0]],
-                found,
-                self.gradients.get(key),
+                self._shown(name),
+                part,
+                str(product_of(self.layers[name])),
+                self.calls[name],
+                angles,
+                self.gradients.get((name, part)),
             )
-            for key, found in self.found.items()
+            for (name, part), angles in self.angles.items()
         ]
 
-    def remember_random_state(self, layer: nn.Module, args: Any) -> None:
-        """Save the random state before a layer with dropout, so that readers can repeat its dropout."""
-        self._random[layer] = RandomState(_device_of(layer))
+    def save_random_state(self, layer: nn.Module, args: Any) -> None:
+        """A forward pre-hook of a layer with dropout; readers repeat the dropout from the saved state."""
+        self._random[layer] = RandomState(layer)
 
-    def _keeping_weight(self, owner: nn.Module, parameter: str) -> Callable[..., None]:
-        # Reading the attribute would compute the weight again, and spectral_norm would do another power iteration.
-        def keep(computing: nn.Module, args: Any, weight: Tensor) -> None:
+    def _weight_saving_hook(self, owner: nn.Module, parameter: str) -> Callable[..., None]:
+        """Return a hook on a parametrization that saves the weight it computes.
+
+        Reading the attribute would compute the weight again, and spectral_norm would do another power iteration.
+        """
+
+        def hook(computing: nn.Module, args: Any, weight: Tensor) -> None:
             self._computed_weights[owner, parameter] = weight
 
-        return keep
+        return hook
 
-    def _checking(self, name: str) -> Callable[..., None]:
-        def check(layer: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+    def _skipping_hook(self, name: str) -> Callable[..., None]:
+        """Return a hook on a layer with its own forward, which must have reached the ForwardWatcher by now."""
+
+        def hook(layer: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
             if name not in self.calls:
-                self.skipped[name] = f"{type(layer).__name__}.forward does not call super().forward"
+                self._skip(name, f"{type(layer).__name__}.forward does not call super().forward")
 
-        return check
+        return hook
 
-    def _reading(self, name: str) -> Callable[..., None]:
-        def read(layer: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+    def _measuring_hook(self, name: str) -> Callable[..., None]:
+        """Return a hook on a layer that measures all products of the call."""
+
+        def hook(layer: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
             reader = reader_of(layer)
             assert reader is not None
             self.calls[name] = self.calls.get(name, 0) + 1
@@ -114,22 +127,34 @@ class SampledStep:
                 for pairing in reader(layer, call):
                     self._measure(name, pairing)
 
-        return read
+        return hook
+
+    def _skip(self, name: str, reason: str) -> None:
+        self.skipped[self._shown(name)] = reason
+
+    def _shown(self, name: str) -> str:
+        """Return the name of a layer in records; the model itself has none but its type's."""
+        return name or type(self.layers[name]).__name__
 
     def _measure(self, name: str, pairing: Pairing) -> None:
         key = (name, pairing.part)
         weight = self._computed_weights.get((pairing.owner, pairing.parameter))
         if weight is None:
             weight = getattr(pairing.owner, pairing.parameter)
-        found = self.found.setdefault(key, AngleStatistics(self.bins))
-        measure(found, pairing.contraction, pairing.data, pairing.view(weight), pairing.output, pairing.bias)
+        reason = why_unmeasurable(pairing.data, weight)
+        if reason:
+            self._skip(name, reason)
+            return
+        statistics = self.angles.setdefault(key, AngleStatistics(self.bins))
+        measure(statistics, pairing.contraction, pairing.data, pairing.view(weight), pairing.output, pairing.bias)
         # A computed weight may have been freed and its id() reused, so hook ids tell whether this weight has a hook.
         hooks = self._weight_hooks.setdefault(key, {})
         if weight.requires_grad and hooks.keys().isdisjoint(weight._backward_hooks or ()):
-            hook = weight.register_hook(self._splitting(key, pairing, weight))
-            hooks[hook.id] = hook
+            handle = weight.register_hook(self._gradient_hook(key, pairing, weight))
+            hooks[handle.id] = handle
 
-    def _splitting(self, key: tuple[str, str], pairing: Pairing, weight: Tensor) -> Callable[[Tensor], None]:
+    def _gradient_hook(self, key: Key, pairing: Pairing, weight: Tensor) -> Callable[[Tensor], None]:
+        """Return a hook on a weight that splits its gradient."""
         view, contraction, is_leaf, value = pairing.view, pairing.contraction, weight.is_leaf, weight.detach()
 
         def hook(grad: Tensor) -> None:
@@ -142,30 +167,3 @@ class SampledStep:
             self.gradients[key] = split(view(grad), view(value), contraction)
 
         return hook
-
-
-class ForwardState:
-    """Copies of random state, buffers and arguments before a forward, so that a second one starts from the same."""
-
-    def __init__(self, model: nn.Module, args: Any, kwargs: Any) -> None:
-        self.random = RandomState(_device_of(model))
-        self.buffers = {name: buffer.clone() for name, buffer in model.named_buffers() if not is_lazy(buffer)}
-        copies: dict[int, Tensor] = {}  # one copy per tensor: attention tests whether query is key
-
-        def copied(tensor: Tensor) -> Tensor:
-            return copies.setdefault(id(tensor), tensor.detach().clone())
-
-        self.args, self.kwargs = tree_map_only(Tensor, copied, (args, kwargs))
-
-
-def draws_dropout(layer: nn.Module) -> bool:
-    """Return True if the layer draws random numbers inside its forward: dropout of an LSTM or of attention."""
-    if not layer.training:
-        return False
-    if isinstance(layer, nn.RNNBase):
-        return layer.num_layers > 1 and layer.dropout > 0
-    return isinstance(layer, nn.MultiheadAttention) and layer.dropout > 0
-
-
-def _device_of(module: nn.Module) -> torch.device:
-    return next((tensor.device for tensor in module.parameters()), torch.device("cpu"))

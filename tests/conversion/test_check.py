@@ -168,6 +168,10 @@ def test_what_cannot_be_checked_is_refused(batch):
         pr.check(nn.Conv2d(3, 4, 3).requires_grad_(False), batch)
     with pytest.raises(ValueError, match="nothing to convert"):
         pr.check(nn.BatchNorm2d(3), batch)
+    sparse = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4, bias=False))
+    sparse[1].weight = nn.Parameter(sparse[1].weight.detach().to_sparse())
+    with pytest.raises(ValueError, match=r"cannot restore 1\.weight, a sparse_coo tensor: make it dense first$"):
+        pr.check(sparse, torch.randn(2, 4))
     with torch.inference_mode(), pytest.raises(ValueError, match="inference_mode rules them out"):
         pr.check(nn.Conv2d(3, 4, 3), batch)
 

@@ -57,6 +57,13 @@ class Merged(nn.Linear):
         return nn.functional.linear(x, self.merged) if hasattr(self, "merged") else super().forward(x)
 
 
+class MergedByOperator(nn.Linear):
+    """As `Merged`, and no name says that it multiplies."""
+
+    def forward(self, x):
+        return x @ self.merged if hasattr(self, "merged") else super().forward(x)
+
+
 class WithoutState(nn.Linear):
     """In the place of a recurrent layer."""
 
@@ -324,7 +331,7 @@ def test_two_layers_of_a_subclass_share_their_class():
     assert type(model[0]) is type(model[1])
 
 
-@pytest.mark.parametrize("cls", [OwnForward, Merged, SometimesOwnForward])
+@pytest.mark.parametrize("cls", [OwnForward, Merged, MergedByOperator, SometimesOwnForward])
 def test_a_forward_of_its_own_is_left_and_named(cls):
     model = nn.Sequential(nn.Linear(2, 2), cls(2, 2))
     pr.convert(model)

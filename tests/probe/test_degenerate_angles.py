@@ -2,11 +2,14 @@
 
 import copy
 import math
+import warnings
 
 import pytest
 import torch
 from expected_angles import assert_found, pixels, probed, rows
 from torch import nn
+
+import prproduct as pr
 
 
 def test_zero_vectors_count_as_orthogonal_and_are_counted():
@@ -72,3 +75,35 @@ def test_a_large_bias_and_a_half_type_do_not_blur_the_angles():
     assert_found(probed(conv, image)["Conv2d"], pixels(conv.weight, image), 1e-4)
     half, x = copy.deepcopy(layer).bfloat16(), x.bfloat16()
     assert_found(probed(half, x)["Linear"], rows(half.weight, x), 1e-4)
+
+
+def sparse(layer):
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Sparse CSR")
+        layer.weight = nn.Parameter(layer.weight.detach().to_sparse_csr())
+    return layer
+
+
+@pytest.mark.parametrize(
+    ("layer", "x", "reason"),
+    [
+        (lambda: sparse(nn.Linear(4, 3)), torch.randn(5, 4), "sparse_csr tensors are not measured"),
+        (lambda: nn.Linear(4, 3, bias=False), torch.randn(5, 4).to_sparse(), "sparse_coo tensors are not measured"),
+        (
+            lambda: nn.Linear(4, 3, dtype=torch.complex64),
+            torch.randn(5, 4).cfloat(),
+            "complex64 tensors are not measured",
+        ),
+        (lambda: nn.Linear(4, 3, device="meta"), torch.randn(5, 4, device="meta"), "meta tensors are not measured"),
+    ],
+    ids=["sparse weight", "sparse input", "complex", "meta"],
+)
+def test_tensors_without_such_angles_are_skipped_with_a_reason_and_the_model_runs(layer, x, reason):
+    layer = layer()
+    expected = layer(x)
+    probe = pr.AngleProbe(layer)
+    output = layer(x)
+    with pytest.warns(UserWarning, match=rf"measured no layer of Linear; probe.skipped\['Linear'\]: {reason}"):
+        probe.close()
+    assert probe.skipped == {"Linear": reason}
+    assert expected.is_meta or torch.equal(output, expected)

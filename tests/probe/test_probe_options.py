@@ -74,6 +74,8 @@ def test_layers_are_chosen_by_name_or_pattern():
         (nn.Linear, {}, r"takes a torch.nn.Module, not type$"),
         (nn.Sequential(nn.Linear(2, 2)), {"layers": ["1"]}, r"no layer to probe is named '1'; there are 0"),
         (nn.Linear(2, 2), {"layers": []}, r"layers is empty; leave it out"),
+        (nn.Linear(2, 2), {"layers": nn.Linear(2, 2)}, r"layers takes names or patterns such as .*, not Linear$"),
+        (nn.Linear(2, 2), {"layers": torch.ones(2)}, r"layers takes names or patterns such as .*, not Tensor$"),
         (nn.Linear(2, 2), {"writer": object()}, r"writer has no add_scalar\(\)"),
     ],
 )

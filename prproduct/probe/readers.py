@@ -1,10 +1,8 @@
-"""Which layers a probe can measure, and a reader for each type: which weights a call multiplies with which data."""
+"""Which layers a probe can measure, and for each type a reader: it yields the products of one call (`Pairing`)."""
 
 from __future__ import annotations
 
-import functools
 import sys
-import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -94,72 +92,3 @@ def find_layers(model: nn.Module) -> dict[str, nn.Module]:
         for name, layer in model.named_modules()
         if reader_of(layer) is not None and layer not in never_called
     }
-
-
-# A subclass of nn.Linear, say, may change the data in its forward and then call super().forward: the angles are those
-# of the data that arrive there. Hooks see the outer forward only, and patching nn.Linear.forward would affect every
-# other model and thread. So for the length of a sampled forward the layer gets a class that inherits from its own and
-# from a class inserted before nn.Linear in the method resolution order, whose forward is watched. No number changes.
-_KNOWN = ("torch.nn.modules.", "prproduct.nn.", "transformers.pytorch_utils")
-_watchers: dict[nn.Module, list[ForwardWatcher]] = {}
-_WATCHED: set[type] = set()  # the classes made here
-
-
-def has_own_forward(layer: nn.Module) -> bool:
-    """Return True if the layer's forward is defined by a class that is not torch's or prproduct's."""
-    return "forward" not in vars(layer) and not any(map(_is_known, _with_forward(type(layer))[:1]))
-
-
-def has_known_base(layer: nn.Module) -> bool:
-    """Return True if the layer derives from a class of torch or prproduct with a forward."""
-    return any(map(_is_known, _with_forward(type(layer))))
-
-
-class ForwardWatcher:
-    """Calls `before(layer, args)` and `after(layer, args, kwargs, output)` around super().forward, until `remove`."""
-
-    def __init__(self, layer: nn.Module, before: Callable[..., None] | None, after: Callable[..., None]) -> None:
-        self.layer, self.before, self.after = layer, before, after
-        if layer not in _watchers:
-            layer.__class__ = _watched(type(layer))  # type: ignore[arg-type]
-        _watchers.setdefault(layer, []).append(self)
-
-    def remove(self) -> None:
-        others = _watchers[self.layer]
-        others.remove(self)
-        if not others:
-            del _watchers[self.layer]
-            if type(self.layer) in _WATCHED:  # a lazy layer may have changed its class in its first forward
-                self.layer.__class__ = type(self.layer).__bases__[0]
-
-
-def _with_forward(cls: type[nn.Module]) -> list[type]:
-    return [base for base in cls.__mro__ if "forward" in vars(base) and base is not nn.Module and base not in _WATCHED]
-
-
-def _is_known(cls: type) -> bool:
-    return cls.__module__.startswith(_KNOWN)
-
-
-@functools.cache
-def _watched(cls: type[nn.Module]) -> type[nn.Module]:
-    """Return a class like `cls` in which the forward of its torch or prproduct base is watched."""
-
-    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        watchers = list(_watchers.get(self, ()))
-        for watcher in watchers:
-            if watcher.before is not None:
-                watcher.before(self, args)
-        output = super(between, self).forward(*args, **kwargs)
-        for watcher in watchers:
-            watcher.after(self, args, kwargs, output)
-        return output
-
-    base = next(filter(_is_known, _with_forward(cls)))
-    between: Any = types.new_class(
-        f"Watched{base.__name__}", (base,), exec_body=lambda body: body.update(forward=forward)
-    )
-    looks = {name: getattr(cls, name) for name in ("__module__", "__qualname__", "__doc__")}
-    watched = types.new_class(cls.__name__, (cls, between), exec_body=lambda body: body.update(looks))
-    _WATCHED.update((between, watched))
-    return watched
