@@ -30,7 +30,7 @@ from prproduct.lab.nonfinite import DivergedError, all_finite, where_it_began
 from prproduct.lab.progress import Silent
 from prproduct.lab.recording import Recorder
 from prproduct.lab.runs import CHECKPOINTS, Run
-from prproduct.lab.stopping import StopSignals
+from prproduct.lab.stopping import Stopped, StopSignals
 
 
 class Batch(Protocol):
@@ -110,10 +110,6 @@ class Position:
     sums: dict[str, float] = field(default_factory=dict)
     best: dict[str, Any] | None = None  # the selected epoch so far: its epoch, its step, and what `evaluate` returned
     last: dict[str, Any] | None = None  # the same of the last epoch that was evaluated
-
-
-class Stopped(KeyboardInterrupt):
-    """Raised after a stop signal, when the checkpoint is written."""
 
 
 def fit(

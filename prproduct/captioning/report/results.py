@@ -18,7 +18,6 @@ from prproduct.captioning.inference import PHASE_NAMES
 from prproduct.captioning.metrics.files import ImageId, read_results
 from prproduct.captioning.report.runs import COLUMNS, SHARE_TRUE, Comparison, Group, Run, ScoredStage
 from prproduct.captioning.results import Example, captions_file, examples_file, read_examples
-from prproduct.lab.report.charts import display
 from prproduct.lab.report.content import (
     Block,
     Bullets,
@@ -34,6 +33,7 @@ from prproduct.lab.report.content import (
     Strong,
     Table,
     Text,
+    display,
     number,
     p_text,
     plus_minus,

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from prproduct.captioning.report.runs import SHARE_TRUE, Comparison, Group, ScoredStage, Stage
 from prproduct.captioning.report.training import PARTS, endings, series, share, step_ratio
 from prproduct.lab.report import observations
-from prproduct.lab.report.charts import display
-from prproduct.lab.report.content import Block, Bullets, Paragraph, Section, Strong, Text, number, p_text
+from prproduct.lab.report.content import Block, Bullets, Paragraph, Section, Strong, Text, display, number, p_text
 from prproduct.lab.report.observations import BASELINE, left_out
 from prproduct.lab.report.statistics import SIGNIFICANCE
 

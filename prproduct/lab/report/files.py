@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -14,7 +13,8 @@ from prproduct.lab.files import check_writable, read_json, replace_durably, writ
 from prproduct.lab.report.content import Bullets, Code, Paragraph, Section, Text
 from prproduct.lab.report.markdown import markdown
 from prproduct.lab.report.page import html
-from prproduct.lab.runs import CONFIG, FORMAT, Record
+from prproduct.lab.runs import ANGLES, CONFIG, FORMAT, Record, check_angles
+from prproduct.probe import AngleRecord, read_jsonl
 
 Thing = TypeVar("Thing")
 SUFFIXES = (".html", ".htm", ".md")
@@ -69,6 +69,22 @@ def readable(records: Sequence[Record], check: Callable[[Record], object]) -> tu
         return record
 
     return sort_out(records, checked)
+
+
+def angles_of(record: Record) -> list[AngleRecord]:
+    """Return the angle records of a run; [] if it has none."""
+    path = record.folder / ANGLES
+    if not os.path.lexists(path):
+        return []
+    check_angles(record)
+    try:
+        return read_jsonl(path)
+    except UnicodeDecodeError:
+        raise InputError(f"{path}: is not UTF-8, it is corrupt") from None
+    except (OSError, ValueError) as error:
+        raise InputError(str(error)) from None
+    except (TypeError, RecursionError) as error:
+        raise InputError(f"{path}: does not hold records of an AngleProbe ({error})") from None
 
 
 def unreadable(broken: Sequence[str]) -> list[Section]:
@@ -129,13 +145,7 @@ def write(title: str, lead: Text, sections: Sequence[Section], target: str | Pat
 
 def _replace(path: Path, content: str | bytes) -> None:
     # Bytes of a folder's name that are not UTF-8 are shown as question marks.
-    try:
-        with writing(path):
-            replace_durably(path, content if isinstance(content, bytes) else content.encode("utf-8", "replace"))
-    except BaseException:
-        with contextlib.suppress(OSError):
-            path.with_name(f".{path.name}.writing").unlink()
-        raise
+    replace_durably(path, content if isinstance(content, bytes) else content.encode("utf-8", "replace"))
 
 
 def _below(place: Path) -> list[Path]:
