@@ -101,7 +101,7 @@ class CrossEntropyTask:
     def _on_device(self, batch: CaptionBatch) -> CaptionBatch:
         device = self._fabric.device
         regions = type(batch.regions)(*(t.to(device) for t in batch.regions))
-        return CaptionBatch(regions, batch.words.to(device), batch.rows.to(device), batch.whole)
+        return CaptionBatch(regions, batch.words.to(device), batch.rows.to(device), batch.global_size)
 
     def learning_rate(self, epoch: int, step: int) -> float:
         """Learning rate of a step: a cosine decay over all steps."""
