@@ -7,7 +7,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 import torch
@@ -16,6 +16,7 @@ from lightning_fabric.utilities.exceptions import MisconfigurationException
 from torch import Tensor
 
 from prproduct.lab.errors import InputError
+from prproduct.lab.options import option
 
 Result = TypeVar("Result")
 ACCELERATORS = ("auto", "cpu", "cuda", "mps")
@@ -32,13 +33,11 @@ class Hardware:
     prproduct.lab.errors.InputError: devices is 0, it must be at least 1
     """
 
-    accelerator: str = field(default="auto", metadata={"help": ", ".join(ACCELERATORS)})
-    devices: int = field(default=1, metadata={"help": "devices on each machine, a process for each"})
-    num_nodes: int = field(default=1, metadata={"help": "machines"})
-    strategy: str = field(default="auto", metadata={"help": "auto, or ddp also for one process"})
-    threads: int | None = field(
-        default=None, metadata={"help": "CPU threads of each process; as many as torch chooses if not given"}
-    )
+    accelerator: str = option("auto", ", ".join(ACCELERATORS))
+    devices: int = option(1, "devices on each machine, a process for each")
+    num_nodes: int = option(1, "machines")
+    strategy: str = option("auto", "auto, or ddp also for one process")
+    threads: int | None = option(None, "CPU threads of each process; as many as torch chooses if not given")
 
     def __post_init__(self) -> None:
         for name, known in (("accelerator", ACCELERATORS), ("strategy", STRATEGIES)):
