@@ -14,6 +14,7 @@ from prproduct.bench.cases import SWEEPS
 from prproduct.bench.results import Report, Row
 from prproduct.bench.timing import Verdict
 from prproduct.lab.errors import InputError
+from prproduct.lab.files import replacing
 
 # Okabe and Ito's colours, which colour-blind readers can distinguish.
 _COLOURS = {Verdict.MET: "#0072b2", Verdict.OPEN: "#0072b2", Verdict.MISSED: "#d55e00", Verdict.NOISY: "#e69f00"}
@@ -37,12 +38,8 @@ def check_path(path: Path) -> None:
 def save(report: Report, path: Path) -> None:
     """Draw the run and replace the file atomically."""
     figure = _sweep(report) if report.settings.sweep else _bars(report)
-    unfinished = path.with_name(f".{path.stem}-{os.getpid()}{path.suffix}")
-    try:
-        figure.savefig(unfinished, dpi=150)
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    with replacing(path) as temporary:
+        figure.savefig(temporary, format=path.suffix.lstrip(".").lower(), dpi=150)
 
 
 def _bars(report: Report) -> Figure:
