@@ -100,9 +100,9 @@ def _hinted(configuration: type) -> list[tuple[Field[Any], Any]]:
 def _parameter(of: Field[Any], hint: Any) -> inspect.Parameter:
     if of.default is MISSING:
         raise TypeError(f"{of.name} has no default: an option needs one")
+    kind, keyword = _REPEATED.get(hint, hint), inspect.Parameter.KEYWORD_ONLY
     shown = typer.Option(help=of.metadata["help"], show_default=of.default is not None)
-    annotation = Annotated[_REPEATED.get(hint, hint), shown]
-    return inspect.Parameter(of.name, inspect.Parameter.KEYWORD_ONLY, default=of.default, annotation=annotation)
+    return inspect.Parameter(of.name, keyword, default=of.default, annotation=Annotated[kind, shown])
 
 
 def _of(configuration: type, values: Mapping[str, Any]) -> dict[str, Any]:
