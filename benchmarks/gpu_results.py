@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from prproduct.bench.machine import Machine, checked
+from prproduct.bench.machine import Machine, check_device
 from prproduct.lab.errors import InputError
 from prproduct.ops import native
 
@@ -41,7 +41,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="few tests and one row of the bench, to try this script")
     chosen = parser.parse_args()
     try:
-        device = checked(chosen.device)
+        device = check_device(chosen.device)
     except InputError as error:
         print(error, file=sys.stderr)
         return 2

@@ -20,7 +20,7 @@ class Command(NamedTuple):
     words: str  # as typed after `prproduct`; two words for a command in a group
     place: str  # module:function
     summary: str
-    extra: str  # the optional dependencies that it needs
+    extra: str  # the extra of the package that installs its dependencies
 
 
 _DATA = "prproduct.classification.data.commands"
@@ -60,21 +60,21 @@ GROUPS: dict[str, str] = {  # summaries of the groups of commands
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run a command and exit; an InputError or a missing dependency is one line on stderr and exit status 2."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    asked = next((c for c in COMMANDS if words[: len(c.words.split())] == c.words.split()), None)
-    extra = asked.extra if asked else "lab"
+    given = next((c for c in COMMANDS if words[: len(c.words.split())] == c.words.split()), None)
     try:
-        app(words)(words, prog_name="prproduct")
+        app(given)(words, prog_name="prproduct")
     except InputError as error:
         _end(str(error), 2)
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] == "prproduct":
             raise
+        extra = given.extra if given else "lab"
         _end(f"this needs {error.name}, which is not installed: pip install 'prproduct[{extra}]'", 2)
     sys.exit(0)
 
 
-def app(words: Sequence[str]) -> Any:
-    """Return the Typer application: the command that `words` begin with is loaded, the others have only their help."""
+def app(given: Command | None) -> Any:
+    """Return the Typer application: the given command is imported, the others have only their name and summary."""
     import typer
 
     settings: dict[str, Any] = {
@@ -87,12 +87,11 @@ def app(words: Sequence[str]) -> Any:
     groups = {name: typer.Typer(help=summary, **settings) for name, summary in GROUPS.items()}
     for name, group in groups.items():
         root.add_typer(group, name=name)
-    root.callback()(_nothing)  # else Typer takes a single command for the whole application
+    root.callback()(_nothing)  # else Typer would make an application of one command that command itself
     for command in COMMANDS:
         *group_name, name = command.words.split()
-        asked = list(words[: len(group_name) + 1]) == [*group_name, name]
         parent = groups[group_name[0]] if group_name else root
-        parent.command(name, help=command.summary)(_load(command.place) if asked else _nothing)
+        parent.command(name, help=command.summary)(_load(command.place) if command is given else _nothing)
     return root
 
 
@@ -102,7 +101,7 @@ def _load(place: str) -> Callable[..., Any]:
 
 
 def _nothing() -> None:
-    """Stands for a command that is not loaded."""
+    """Do nothing; this is the function of every command but the given one."""
 
 
 def _end(message: str, status: int) -> NoReturn:

@@ -59,14 +59,13 @@ def content(records: Sequence[Record], pictures: Path | None = None) -> tuple[st
     by_task: dict[str, list[Record]] = {}
     for record in records:
         by_task.setdefault(record.config["task"], []).append(record)
-    modules = {task: importlib.import_module(TASKS[task]) for task in by_task}
-    options = {"captioner": {"pictures": pictures}} if pictures else {}
-    by_part = {task: modules[task].sections(own, **options.get(task, {})) for task, own in by_task.items()}
-    if len(by_task) == 1:
-        (task,) = by_task
-        return modules[task].TITLE, by_part[task]
     sections: list[Section] = []
-    for task, own in by_part.items():
-        for section in own:
+    for task, its_records in by_task.items():
+        module = importlib.import_module(TASKS[task])
+        options = {"pictures": pictures} if task == "captioner" and pictures else {}
+        its_sections = module.sections(its_records, **options)
+        if len(by_task) == 1:
+            return module.TITLE, its_sections
+        for section in its_sections:
             sections.append(replace(section, title=f"{task}: {section.title}") if section.level == 2 else section)
     return "The PR product, measured", sections

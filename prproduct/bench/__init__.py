@@ -1,1 +1,1 @@
-"""The speed and memory table: native layers, ours and the literal formula, measured side by side in one run."""
+"""`prproduct bench`: time and memory of native layers, of ours and of the literal formula, measured in one run."""

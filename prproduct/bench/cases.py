@@ -1,4 +1,4 @@
-"""The table of what is measured: layers, nets, the caption reward, and their targets.
+"""The rows of the table: layers, nets and the caption reward, and their targets.
 
 Targets are ratios to the native layer or net, for `pr` in float32 on two cores.
 """
@@ -22,20 +22,20 @@ from prproduct.lab.errors import InputError
 
 
 def output_of(module: nn.Module, inputs: Tensor) -> Tensor:
-    """The output, of a recurrent layer without its last state."""
+    """Return the output of a module; of a recurrent layer without the last state."""
     output = module(inputs)
     return output[0] if isinstance(output, tuple) else output
 
 
 def loss_of(net: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
-    """Cross entropy, of pictures or of every token."""
+    """Return the mean cross entropy over pictures, or over tokens."""
     logits = net(inputs)  # (batch, classes) or (batch, length, vocabulary)
     return F.cross_entropy(logits.flatten(0, -2).float(), labels.flatten())
 
 
 @dataclass(frozen=True)
 class LayerStep:
-    """Forward and backward, as inside a net: the gradients of the parameters and of the input are wanted."""
+    """Forward and backward of a layer, with gradients of its parameters and of its input, as inside a net."""
 
     layer: nn.Module
     inputs: Tensor
@@ -51,7 +51,7 @@ class LayerStep:
 
 @dataclass(frozen=True)
 class NetStep:
-    """Forward, loss, backward and a step of SGD with momentum."""
+    """Forward, loss and backward of a net, and a step of SGD with momentum."""
 
     net: nn.Module
     inputs: Tensor
@@ -59,7 +59,7 @@ class NetStep:
     optimizer: torch.optim.Optimizer = field(init=False)
 
     def __post_init__(self) -> None:
-        # The rate is too small to change the weights much: the hundredth step costs what the first does.
+        # A small rate leaves the weights nearly as they are: the hundredth step costs what the first does.
         optimizer = torch.optim.SGD(self.net.parameters(), lr=1e-6, momentum=0.9)
         object.__setattr__(self, "optimizer", optimizer)
 
@@ -77,7 +77,7 @@ AUTOCAST_TARGET = 1.25
 
 @dataclass(frozen=True)
 class Case:
-    """Something to measure, built of torch's own layers, and the batch for it."""
+    """A layer or a net of torch's own layers, the shape of its batch, and its targets."""
 
     group: str
     name: str
@@ -86,21 +86,21 @@ class Case:
     target: float | None = None  # of the time
     autocast_target: float | None = None  # of the time under autocast
     classes: int = 0  # of a net, which is measured with a step of its optimizer; 0 for a layer
-    vocabulary: int = 0  # where the batch is of tokens
-    size: int | None = None  # what a sweep varies
+    vocabulary: int = 0  # of a batch of tokens; 0 for pictures and vectors
+    size: int | None = None  # the value of what a sweep varies
 
     def batch(self, dtype: torch.dtype) -> Tensor:
-        """Random pictures, vectors or tokens; a layer's want a gradient."""
+        """Return random pictures, vectors or tokens; the batch of a layer requires a gradient."""
         if self.vocabulary:
             return torch.randint(self.vocabulary, self.shape)
         return torch.randn(self.shape, dtype=dtype, requires_grad=not self.classes)
 
     def labels(self) -> Tensor:
-        """Random labels, of every token or of every picture."""
+        """Return random labels, one for each token or picture."""
         return torch.randint(self.classes, self.shape if self.vocabulary else self.shape[:1])
 
     def steps(self, modules: dict[str, nn.Module], batch: Tensor) -> dict[str, Step]:
-        """What each of the modules does in a turn; all get the same batch, labels and gradients."""
+        """Return the step of each module, all with the same batch, labels and output gradient."""
         if self.classes:
             labels = self.labels()
             return {name: NetStep(module, batch, labels) for name, module in modules.items()}
@@ -109,7 +109,11 @@ class Case:
         return {name: LayerStep(module, batch, grad) for name, module in modules.items()}
 
     def forward(self, module: nn.Module) -> Callable[[Tensor], Tensor]:
-        """The forward whose memory counts: of a net with its loss, of a convolution inside Conv–BatchNorm–ReLU."""
+        """Return the forward whose saved bytes are counted.
+
+        A net includes its loss. A convolution is followed by BatchNorm and ReLU, since its output, which ours saves, is
+        saved by the BatchNorm as well.
+        """
         if self.classes:
             labels = self.labels()
             return lambda batch: loss_of(module, batch, labels)
@@ -119,7 +123,7 @@ class Case:
         return lambda batch: output_of(module, batch)
 
     def time_target(self, compile: bool = False, autocast: bool = False) -> float | None:
-        """The target in float32: eager, with torch.compile on both sides (nets only), or under autocast."""
+        """Return the target of the ratio in float32: eager, compiled (of nets only), or under autocast."""
         if compile:
             return COMPILED_NET_TARGET if self.classes and not autocast else None
         return self.autocast_target if autocast else self.target
@@ -133,7 +137,7 @@ def linear(
     autocast: float | None = None,
     size: int | None = None,
 ) -> Case:
-    """A linear layer."""
+    """Return the case of a linear layer with bias; input of shape (rows, inputs)."""
     name = f"Linear {rows}×{inputs}→{outputs}"
     return Case("linear", name, partial(nn.Linear, inputs, outputs), (rows, inputs), target, autocast, size=size)
 
@@ -149,7 +153,7 @@ def conv(
     autocast: float | None = None,
     size: int | None = None,
 ) -> Case:
-    """A convolution without bias, as in front of a BatchNorm."""
+    """Return the case of a convolution without bias, as before a BatchNorm; input of `side` × `side` pixels."""
     kind = f"{'depthwise ' if groups > 1 else ''}{kernel}×{kernel}{f' stride {stride}' if stride > 1 else ''}"
     name = f"Conv2d {kind} {channels[0]}→{channels[1]} at {side}², batch {batch}"
     build = partial(nn.Conv2d, *channels, kernel, stride=stride, padding=kernel // 2, groups=groups, bias=False)
@@ -157,7 +161,7 @@ def conv(
 
 
 def recurrent(kind: Callable[..., nn.Module], steps: int, batch: int, size: int, target: float) -> Case:
-    """A recurrent layer with as many inputs as units."""
+    """Return the case of a recurrent layer; input of shape (steps, batch, size), and as many units as features."""
     name = f"{kind.__name__} {steps}×{batch}×{size}→{size}"
     return Case("recurrent", name, partial(kind, size, size), (steps, batch, size), target)
 
@@ -170,7 +174,7 @@ def net(
     target: float | None,
     autocast: float | None = None,
 ) -> Case:
-    """A net for pictures of 32×32."""
+    """Return the case of a classifier of pictures of 32×32 pixels with 10 classes."""
     return Case(group, f"{name}, batch {batch}", build, (batch, 3, 32, 32), target, autocast, classes=10)
 
 
@@ -199,7 +203,7 @@ CASES: list[Case | RewardCase] = [
     RewardCase(),
 ]
 
-SWEEPS: dict[str, tuple[str, list[Case]]] = {
+SWEEPS: dict[str, tuple[str, list[Case]]] = {  # by the name for --sweep: what is varied, and the cases
     "channels": (
         "channels of a 3×3 convolution at 16², batch 64",
         [conv((n, n), 16, 64, None, size=n) for n in (4, 8, 16, 32, 64, 128, 256)],
@@ -216,7 +220,7 @@ SWEEPS: dict[str, tuple[str, list[Case]]] = {
 
 
 def chosen(only: Sequence[str]) -> list[Case | RewardCase]:
-    """The cases whose group or name contains one of the given words; all, if none is given.
+    """Return the cases whose group is, or whose name contains, one of the words of `only`; all cases if it is empty.
 
     >>> [case.name for case in chosen(["gru", "→512"])]
     ['Linear 128×512→512', 'LSTM 17×64×512→512', 'GRU 20×32×128→128']
@@ -230,12 +234,12 @@ def chosen(only: Sequence[str]) -> list[Case | RewardCase]:
 
 
 def _matching(word: str) -> list[Case | RewardCase]:
-    plain = word.lower().replace("x", "×")  # who types × on a keyboard?
-    return [case for case in CASES if case.group == word.lower() or plain in case.name.lower().replace("x", "×")]
+    part = word.lower().replace("×", "x")  # x for ×, which keyboards lack
+    return [case for case in CASES if case.group == word.lower() or part in case.name.lower().replace("×", "x")]
 
 
 def swept(kind: str) -> tuple[str, list[Case]]:
-    """What a sweep varies, and its cases."""
+    """Return what a sweep varies, in words, and its cases; InputError for an unknown one."""
     if kind not in SWEEPS:
         raise InputError(f"--sweep {kind}: unknown; there are {', '.join(SWEEPS)}")
     return SWEEPS[kind]

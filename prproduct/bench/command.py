@@ -1,4 +1,4 @@
-"""`prproduct bench`: native torch, ours and the literal formula, side by side in one run."""
+"""The command `prproduct bench`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typer import Option
 
 from prproduct.bench import plot as picture
 from prproduct.bench.cases import Case, chosen, swept
-from prproduct.bench.machine import Machine, checked
+from prproduct.bench.machine import Machine, check_device
 from prproduct.bench.measure import measure
 from prproduct.bench.results import Report, Settings, remarks, table
 from prproduct.bench.reward import RewardCase
@@ -25,7 +25,7 @@ from prproduct.ops import native
 from prproduct.ops.autograd import Memory
 from prproduct.products import resolve
 
-_WIDTH = 130  # of a file or a pipe
+_WIDTH = 130  # columns of a table that is printed to a file or a pipe
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 
 
@@ -38,13 +38,13 @@ def bench(
     threads: Annotated[int | None, Option(help="Torch's threads; as many as torch takes, if not given.")] = None,
     memory: Annotated[str, Option(help="save or recompute: whether ours keeps outputs for backward.")] = "save",
     compile: Annotated[bool, Option("--compile", help="torch.compile on both sides.")] = False,
-    repeats: Annotated[int, Option(help="Turns at least; short steps get more.")] = Budget.turns,
+    repeats: Annotated[int, Option(help="Rounds at least; short steps get more.")] = Budget.rounds,
     reference: Annotated[bool, Option(help="Measure the literal formula too, which is slow.")] = True,
     sweep: Annotated[str | None, Option(help="Instead of the table: channels, batch or features.")] = None,
     json: Annotated[bool, Option("--json", help="Print every single time as JSON instead of a table.")] = False,
     plot: Annotated[Path | None, Option(help="Draw the ratios into this file.")] = None,
 ) -> None:
-    """Time and saved memory of layers and nets, native, under a product, and by the literal formula."""
+    """Measure time and saved memory of layers and nets: native, under a product, and by the literal formula."""
     settings = _settings(product, dtype, threads, compile, sweep, memory, autocast, device)
     if repeats < 2:
         raise InputError(f"--repeats {repeats}: a spread needs at least 2")
@@ -60,10 +60,10 @@ def bench(
     before = torch.get_num_threads()
     torch.set_num_threads(settings.threads)
     try:
-        _measure_all(cases, report, Budget(turns=repeats), reference)
+        _measure_all(cases, report, Budget(rounds=repeats), reference)
     finally:
         torch.set_num_threads(before)
-        if report.rows:  # after Ctrl-C, those that are done
+        if report.rows:  # after Ctrl-C, those measured so far
             _show(report, json, plot)
 
 
@@ -77,7 +77,7 @@ def _settings(
     autocast: bool,
     device: str,
 ) -> Settings:
-    checked(device)
+    check_device(device)
     if memory not in get_args(Memory):
         raise InputError(f"--memory {memory}: unknown; there are {', '.join(get_args(Memory))}")
     try:
@@ -96,7 +96,7 @@ def _settings(
 
 
 def _measure_all(cases: Sequence[Case | RewardCase], report: Report, budget: Budget, reference: bool) -> None:
-    """Into the report, as they come; a case that lacks something on this machine leaves the others alone."""
+    """Append a row to the report for each case; one that cannot be measured on this machine is listed as left out."""
     with Progress(console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("", total=len(cases))
         for case in cases:

@@ -1,4 +1,4 @@
-"""The paper's equations under autograd, in place of a model's layers: what the closed form is measured against."""
+"""Modules whose layers compute by the paper's equations under autograd (`prproduct.reference`)."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from torch import Tensor, nn
 
 from prproduct import reference
 
-_MOST_WINDOWS = 2**29  # bytes; the literal formula keeps several tensors of this size, and takes minutes
+_MOST_WINDOWS = 2**29  # bytes of unfolded windows; autograd saves several tensors of this size
 
 
 def make_literal(module: nn.Module, product: str) -> nn.Module:
-    """The module, with its layers computing by `prproduct.reference`; itself, if it is one.
+    """Replace the forward of all linear layers, 2-d convolutions and LSTMs in place, and return the module.
 
     >>> layer = make_literal(nn.Linear(3, 2), "pr")
     >>> layer(torch.ones(4, 3)).shape
@@ -27,7 +27,7 @@ def make_literal(module: nn.Module, product: str) -> nn.Module:
 
 
 def why_not_literal(module: nn.Module, inputs: Tensor) -> str | None:
-    """Why the literal formula cannot run here, or None: it unfolds every window of every convolution."""
+    """Return the reason if the unfolded windows of all convolutions would take too much memory, else None."""
     total = 0
 
     def add_windows(layer: nn.Conv2d, arguments: Any, output: Tensor) -> None:

@@ -1,9 +1,9 @@
-"""One case, measured: time, memory, and which path ran."""
+"""Measures one case: time, memory, and which implementation of the backward ran."""
 
 from __future__ import annotations
 
 import copy
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import cast
 
@@ -13,25 +13,24 @@ from torch import Tensor, nn
 import prproduct as pr
 from prproduct.bench.cases import Case
 from prproduct.bench.literal import make_literal, why_not_literal
-from prproduct.bench.machine import made_on, peak_bytes, timer_of
-from prproduct.bench.profiling import kept_bytes, path_of
+from prproduct.bench.profiling import kept_bytes, path_of, peak_bytes
 from prproduct.bench.results import NOT_ASKED_FOR, Row, Settings
 from prproduct.bench.reward import RewardCase
-from prproduct.bench.timing import AGAIN, NATIVE, OURS, REFERENCE, Budget, Step, take_turns
+from prproduct.bench.timing import AGAIN, NATIVE, OURS, REFERENCE, Budget, CudaTimer, Step, time_interleaved
 from prproduct.ops.autograd import Memory
 
 
 @dataclass(frozen=True)
-class Contenders:
-    """The same module, natively and under the product, with a copy of the same weights each, and their batch."""
+class Variants:
+    """A native module, a copy with the same weights under the product, and the batch of both."""
 
     native: nn.Module
     ours: nn.Module
     batch: Tensor
 
     @classmethod
-    def of(cls, case: Case, product: str, dtype: torch.dtype, memory: Memory = "save") -> Contenders:
-        """Those of a case; the seed makes them the same in every run."""
+    def of(cls, case: Case, product: str, dtype: torch.dtype, memory: Memory = "save") -> Variants:
+        """Build the variants of a case; weights and batch are the same in every run."""
         torch.manual_seed(0)
         native = case.build().to(dtype)
         return cls(native, pr.convert(copy.deepcopy(native), product, memory=memory), case.batch(dtype))
@@ -39,7 +38,7 @@ class Contenders:
 
 @dataclass(frozen=True)
 class UnderAutocast:
-    """A contender's step in bfloat16, with parameters in float32."""
+    """A step under autocast to bfloat16."""
 
     step: Step
     device_type: str = "cpu"
@@ -52,39 +51,47 @@ class UnderAutocast:
             self.step()
 
 
+def made_on(device: torch.device) -> AbstractContextManager[object]:
+    """Return a context in which tensors and modules are made on the device."""
+    return nullcontext() if device.type == "cpu" else device
+
+
 def autocast(enabled: bool, device_type: str = "cpu") -> AbstractContextManager[object]:
-    """bfloat16, where it is asked for."""
+    """Return a context of autocast to bfloat16 if `enabled`."""
     return torch.autocast(device_type, dtype=torch.bfloat16, enabled=enabled)
 
 
 def measure(case: Case | RewardCase, settings: Settings, budget: Budget, with_reference: bool = True) -> Row:
-    """The row of a case."""
+    """Measure a case and return its row.
+
+    With `with_reference` the literal formula is measured too, unless it would take too much memory.
+    """
     if isinstance(case, RewardCase):
         return case.measure(budget)
     dtype, device = getattr(torch, settings.dtype), torch.device(settings.device)
     with made_on(device):
-        contenders = Contenders.of(case, settings.product, dtype, settings.memory)
-    modules = {NATIVE: contenders.native, OURS: contenders.ours, AGAIN: copy.deepcopy(contenders.native)}
+        variants = Variants.of(case, settings.product, dtype, settings.memory)
+    modules = {NATIVE: variants.native, OURS: variants.ours, AGAIN: copy.deepcopy(variants.native)}
     saved_native = saved_ours = None
     if settings.compile:
         modules = {name: cast(nn.Module, torch.compile(module, dynamic=False)) for name, module in modules.items()}
     else:
         with made_on(device), autocast(settings.autocast, device.type):
             saved_native, saved_ours = (
-                kept_bytes(case.forward(module), contenders.batch) for module in (contenders.native, contenders.ours)
+                kept_bytes(case.forward(module), variants.batch) for module in (variants.native, variants.ours)
             )
-    why_not = why_not_literal(contenders.native, contenders.batch) if with_reference else NOT_ASKED_FOR
+    why_not = why_not_literal(variants.native, variants.batch) if with_reference else NOT_ASKED_FOR
     if why_not is None:
-        modules[REFERENCE] = make_literal(copy.deepcopy(contenders.native), settings.product)
+        modules[REFERENCE] = make_literal(copy.deepcopy(variants.native), settings.product)
     with made_on(device), autocast(settings.autocast, device.type):
-        steps = case.steps(modules, contenders.batch)
+        steps = case.steps(modules, variants.batch)
     if settings.autocast:
         steps = {name: UnderAutocast(step, device.type) for name, step in steps.items()}
     path = path_of(steps[OURS], settings.compile)
-    times = take_turns(steps, budget, timed=timer_of(device))
+    times = time_interleaved(steps, budget, timed=CudaTimer(device) if device.type == "cuda" else None)
     peak_native, peak_ours = (peak_bytes(steps[name], device) for name in (NATIVE, OURS))
     if settings.compile:
-        torch.compiler.reset()  # or the next case would count as one more shape of the same code
+        torch.compiler.reset()  # else the next case counts as a recompilation of the same code
     return Row(
         group=case.group,
         name=case.name,
@@ -102,7 +109,7 @@ def measure(case: Case | RewardCase, settings: Settings, budget: Budget, with_re
 
 
 def _target(case: Case, settings: Settings) -> float | None:
-    """Targets are for float32 on two cores."""
+    """Return the target of a case; None for other dtypes and devices than float32 on the CPU."""
     if settings.dtype != "float32" or settings.device != "cpu":
         return None
     return case.time_target(settings.compile, settings.autocast)

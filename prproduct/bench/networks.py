@@ -1,4 +1,4 @@
-"""Networks of the table that are not classifiers' own: a language model, and a net with in-place residuals."""
+"""Networks that `classification.models` does not have: a language model, and a net with in-place residuals."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from prproduct.classification.models.vit import TransformerBlock
 
 
 class GPT(nn.Module):
-    """A language model; by default as wide as GPT-2 and half as deep."""
+    """A causal language model, (batch, length) → (batch, length, vocabulary); by default half as deep as GPT-2."""
 
     def __init__(
         self, vocabulary: int = 50257, length: int = 256, width: int = 768, depth: int = 6, heads: int = 12
@@ -20,7 +20,7 @@ class GPT(nn.Module):
         self.blocks = nn.Sequential(*(TransformerBlock(width, heads, causal=True) for _ in range(depth)))
         self.norm = nn.LayerNorm(width)
         self.classifier = nn.Linear(width, vocabulary, bias=False)
-        self.classifier.weight = self.words.weight  # tied, as GPT-2's
+        self.classifier.weight = self.words.weight  # tied, as in GPT-2
 
     def forward(self, tokens: Tensor) -> Tensor:
         x = self.words(tokens) + self.positions[: tokens.shape[1]]
@@ -48,7 +48,7 @@ class InPlaceBlock(nn.Module):
 
 
 class InPlaceNet(nn.Module):
-    """A small residual net of such blocks: every second convolution loses its output."""
+    """A residual net of such blocks: the saved output of every second convolution is overwritten by the residual."""
 
     def __init__(self, width: int = 32, depth: int = 4, classes: int = 10) -> None:
         super().__init__()

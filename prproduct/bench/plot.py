@@ -1,4 +1,4 @@
-"""The run as a picture: ratios beside their targets, or over what a sweep varied."""
+"""The plot of a run: ratios beside their targets, or over the sizes of a sweep."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from prproduct.bench.cases import SWEEPS
 from prproduct.bench.results import Report, Row
 from prproduct.bench.timing import Verdict
 from prproduct.lab.errors import InputError
+from prproduct.lab.files import replacing
 
-# Okabe and Ito's colours, told apart by colour-blind readers.
+# Okabe and Ito's colours, which colour-blind readers can distinguish.
 _COLOURS = {Verdict.MET: "#0072b2", Verdict.OPEN: "#0072b2", Verdict.MISSED: "#d55e00", Verdict.NOISY: "#e69f00"}
 _GREY, _BLACK = "#888888", "#000000"
 _TICKS = (0.5, 0.8, 1, 1.2, 1.5, 2, 3, 5, 10, 20, 50, 100)
 
 
 def check_path(path: Path) -> None:
-    """Complain before anything is measured, not after."""
+    """Raise InputError for a path that cannot be written or whose format is unknown, before anything is measured."""
     formats = Figure().canvas.get_supported_filetypes()
     if path.suffix.lstrip(".").lower() not in formats:
         raise InputError(f"--plot {path}: unknown kind of picture; end it in .svg, .png or .pdf")
@@ -35,18 +36,14 @@ def check_path(path: Path) -> None:
 
 
 def save(report: Report, path: Path) -> None:
-    """Draw the run into a file, whole or not at all."""
+    """Draw the run and replace the file atomically."""
     figure = _sweep(report) if report.settings.sweep else _bars(report)
-    unfinished = path.with_name(f".{path.stem}-{os.getpid()}{path.suffix}")
-    try:
-        figure.savefig(unfinished, dpi=150)
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    with replacing(path) as temporary:
+        figure.savefig(temporary, format=path.suffix.lstrip(".").lower(), dpi=150)
 
 
 def _bars(report: Report) -> Figure:
-    """A line a case: our ratio with its spread, its target, and the literal formula's."""
+    """Return a figure with a row for each case: our ratio with its spread, its target, and the literal formula's."""
     rows = report.rows
     figure = Figure(figsize=(8, 1.3 + 0.3 * len(rows)), layout="constrained")
     axes = figure.subplots()
@@ -72,7 +69,7 @@ def _point(axes: Axes, place: int, row: Row) -> None:
 
 
 def _sweep(report: Report) -> Figure:
-    """Our ratio over what was varied."""
+    """Return a figure of our ratio over the size that was varied."""
     figure = Figure(figsize=(6, 3.6), layout="constrained")
     axes = figure.subplots()
     sizes = [row.size or 0 for row in report.rows]
@@ -95,7 +92,7 @@ def _sweep(report: Report) -> Figure:
 
 
 def _scale(axes: Axes, name: Literal["x", "y"], report: Report) -> None:
-    """The axis of the ratios: logarithmic, with plain numbers, and a line where the native layer is."""
+    """Make an axis that of the ratios: logarithmic, with a line at 1, the native module."""
     if name == "x":
         axes.set_xscale("log")
         axes.axvline(1.0, color=_BLACK, linewidth=0.8)

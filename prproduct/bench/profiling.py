@@ -1,9 +1,8 @@
-"""What the profiler tells of a step: how many bytes its forward keeps, and by which implementation its backward ran.
+"""Memory of a step, and the implementation by which its backward ran.
 
-Bytes are counted where memory is handed out: the profiler sees every allocation of torch and every release. What is
-still there after forward, when all is dropped but the graph, is what the graph keeps; a tensor that hides from
-saved-tensor hooks is counted like any other, and memory that two nodes share is counted once. Parameters and
-buffers were there before.
+Saved bytes are counted by torch's profiler, which sees every allocation and release: what is still allocated after
+forward, when everything but the graph is dropped, is what the graph keeps. So memory that two nodes share counts once,
+and a tensor that saved-tensor hooks do not see counts, too. Parameters and buffers are allocated before.
 """
 
 from __future__ import annotations
@@ -16,9 +15,11 @@ import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
+from prproduct.bench.timing import Step
+
 
 def kept_bytes(forward: Callable[[Tensor], Tensor], inputs: Tensor) -> int:
-    """Bytes that stay allocated for backward, the input's among them if they are kept.
+    """Return the bytes that stay allocated for backward after `forward(inputs)`, including a saved input.
 
     >>> import torch
     >>> layer = torch.nn.Linear(3, 2, bias=False)
@@ -27,14 +28,14 @@ def kept_bytes(forward: Callable[[Tensor], Tensor], inputs: Tensor) -> int:
     >>> kept_bytes(lambda x: x * layer.weight[0, 0].detach(), torch.ones(5, 3, requires_grad=True))
     0
     """
-    forward(inputs.clone()).sum().backward()  # once: what that allocates may stay
+    forward(inputs.clone()).sum().backward()  # what the first call allocates for good does not count
     gc.collect()
-    if inputs.is_cuda:  # where torch counts every byte itself
+    if inputs.is_cuda:  # its allocator counts bytes
         before = torch.cuda.memory_allocated(inputs.device)
         graph = _run(forward, inputs)
         gc.collect()
         return torch.cuda.memory_allocated(inputs.device) - before
-    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # or it writes to stderr that it starts and stops
+    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # it logs its start and stop to stderr otherwise
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         graph = _run(forward, inputs)
         gc.collect()
@@ -43,15 +44,28 @@ def kept_bytes(forward: Callable[[Tensor], Tensor], inputs: Tensor) -> int:
 
 
 def _run(forward: Callable[[Tensor], Tensor], inputs: Tensor) -> object:
-    # The forward gets a copy that nobody else holds: a leaf would be kept by its own accumulated gradient.
+    # A copy is freed unless the graph saves it; the leaf itself is always held, by its AccumulateGrad node.
     return forward(inputs.clone()).grad_fn
+
+
+def peak_bytes(step: Step, device: torch.device) -> int | None:
+    """Run a step and return the most bytes it had allocated at once; None on the CPU, where torch counts none."""
+    if device.type != "cuda":
+        return None
+    step.prepare()
+    torch.cuda.synchronize(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device)
+    step()
+    torch.cuda.synchronize(device)
+    return torch.cuda.max_memory_allocated(device) - before
 
 
 NATIVE_OPS, TRITON, PLAIN, INDUCTOR = "C++", "Triton", "plain torch", "inductor"
 
 
 def path_of(step: Callable[[], object], compiled: bool = False) -> str:
-    """The implementation that one step's backward ran by; `compiled` if the step is torch.compile's.
+    """Run a step and return the implementation of its backward; `compiled` if the step is compiled.
 
     >>> import prproduct as pr
     >>> layer, x = pr.nn.Linear(3, 2), torch.ones(4, 3)
@@ -61,7 +75,7 @@ def path_of(step: Callable[[], object], compiled: bool = False) -> str:
     if compiled:
         step()
         return INDUCTOR
-    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # or it writes to stderr that it starts and stops
+    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # it logs its start and stop to stderr otherwise
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if torch.cuda.is_available() else [])]
     with profile(activities=activities) as profiler:
         step()

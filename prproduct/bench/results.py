@@ -1,7 +1,4 @@
-"""What was measured, as data and as the table that `prproduct bench` prints.
-
-The data has every single time, so that anyone can compute the medians again.
-"""
+"""The results of a run as JSON with every single time, and as the table that `prproduct bench` prints."""
 
 from __future__ import annotations
 
@@ -21,47 +18,47 @@ NOT_ASKED_FOR = "not asked for"
 
 @dataclass(frozen=True)
 class Row:
-    """One case."""
+    """The measurements of one case."""
 
     group: str
     name: str
-    path: str  # how our backward ran: C++, Triton, plain torch, inductor
-    seconds: dict[str, list[float]]  # of every step, by contender
+    path: str  # the implementation of our backward: C++, Triton, plain torch, inductor
+    seconds: dict[str, list[float]]  # of every step, by variant
     target: float | None
-    saved_native: int | None  # bytes kept for backward; None where they were not counted
+    saved_native: int | None  # bytes saved for backward; None if not counted
     saved_ours: int | None
-    without_reference: str | None  # why the literal formula was not run
-    waited: float | None = None  # seconds per second without a core
-    size: int | None = None  # what a sweep varies
+    without_reference: str | None  # why the literal formula was not measured; None if it was
+    waited: float | None = None  # seconds per second that threads waited for a core
+    size: int | None = None  # the value of what a sweep varies
     peak_native: int | None = None  # bytes that a step allocates at most, on a GPU
     peak_ours: int | None = None
 
     @property
     def times(self) -> Times:
-        """What the seconds say."""
+        """The times with their ratios and noise."""
         return Times(self.seconds, self.waited)
 
     @property
     def verdict(self) -> Verdict:
-        """Whether the time is within its target."""
+        """Whether the ratio of the times is within its target."""
         return self.times.verdict(self.target)
 
     @property
     def saved_ratio(self) -> float | None:
-        """Bytes that ours keeps, beside the native layer's."""
+        """Bytes saved for backward by ours, divided by the native module's."""
         if self.saved_ours is None or not self.saved_native:
             return None
         return self.saved_ours / self.saved_native
 
     @property
     def peak_ratio(self) -> float | None:
-        """Bytes that a step of ours takes at most, beside the native step's."""
+        """The peak memory of a step of ours, divided by the native step's."""
         return None if self.peak_ours is None or not self.peak_native else self.peak_ours / self.peak_native
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What the command was asked for."""
+    """The options of the command that hold for all rows."""
 
     product: str = "pr"
     dtype: str = "float32"
@@ -82,7 +79,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Report:
-    """A whole run."""
+    """A run of the command: machine, settings and rows."""
 
     machine: Machine
     settings: Settings
@@ -90,12 +87,12 @@ class Report:
     left_out: dict[str, str] = field(default_factory=dict)  # cases that could not be measured here, and why
 
     def to_json(self) -> str:
-        """The run, with what follows from the times written beside them."""
+        """Return the run as JSON; ratios and verdicts are written beside the times they are computed from."""
         return json.dumps({**asdict(self), "rows": [{**asdict(row), **_derived(row)} for row in self.rows]}, indent=1)
 
     @classmethod
     def from_json(cls, text: str) -> Report:
-        """The run again; all but the measured figures is computed anew."""
+        """Return the run that `to_json` wrote; ratios and verdicts are computed again."""
         data = json.loads(text)
         known = {field.name for field in fields(Row)}
         rows = [Row(**{name: value for name, value in row.items() if name in known}) for row in data["rows"]]
@@ -118,12 +115,12 @@ def _derived(row: Row) -> dict[str, Any]:
 
 _STYLES = {Verdict.MET: "green", Verdict.MISSED: "red", Verdict.NOISY: "yellow", Verdict.OPEN: ""}
 _MARKS = {Verdict.MET: "✓", Verdict.MISSED: "✗", Verdict.NOISY: "?", Verdict.OPEN: ""}
-SMALL = 0.1  # below which two decimals say nothing
+SMALL = 0.1  # smaller ratios are shown with two significant digits
 _COLUMNS = ("native ms", "time ×", "±", "target", "", "literal ×", "saved ×", "peak ×", "path")
 
 
 def table(report: Report) -> Table:
-    """One row a case, a line between groups."""
+    """Return a table with a row for each case and a line between groups."""
     result = Table(box=box.SIMPLE)
     result.add_column("case", overflow="fold")
     for heading in _COLUMNS:
@@ -137,7 +134,7 @@ def table(report: Report) -> Table:
 
 
 def remarks(report: Report) -> list[str]:
-    """What the table has no room for: rows that cannot be judged or measured, and where no literal formula ran."""
+    """Return lines below the table: rows that are too noisy, not measured, or without the literal formula, and why."""
     lines = []
     for row in report.rows:
         if row.verdict is Verdict.NOISY:

@@ -1,6 +1,6 @@
 """The row of the caption reward: CIDEr-D from tensors, with pycocoevalcap's CIDEr in the place of a native layer.
 
-It depends on no product, dtype or compiler, so it is the same row under every option.
+It depends on no product, dtype or compiler, so that its row is the same under every option.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from prproduct.bench.profiling import NATIVE_OPS
 from prproduct.bench.results import NOT_ASKED_FOR, Row
-from prproduct.bench.timing import AGAIN, NATIVE, OURS, Budget, take_turns
+from prproduct.bench.timing import AGAIN, NATIVE, OURS, Budget, time_interleaved
 from prproduct.captioning.metrics.speed import reward_calls
 
 
@@ -19,7 +19,7 @@ class _Call:
     call: Callable[[], object]
 
     def prepare(self) -> None:
-        """Nothing: the captions are ready on both sides."""
+        """Do nothing: the captions are ready on both sides."""
 
     def __call__(self) -> None:
         self.call()
@@ -27,7 +27,7 @@ class _Call:
 
 @dataclass(frozen=True)
 class RewardCase:
-    """Six samples of up to 16 words for each of some images of COCO, five references each."""
+    """Six sampled captions of up to 16 words for each of `images` images, with five references each."""
 
     group: str = "reward"
     name: str = "CIDEr-D of 64×6 captions, beside pycocoevalcap"
@@ -35,11 +35,11 @@ class RewardCase:
     target: float = 1 / 100
 
     def measure(self, budget: Budget) -> Row:
-        """The row. pycocoevalcap, where it is missing, is what the error names."""
+        """Measure and return the row; InputError if pycocoevalcap is not installed."""
         ours, theirs = reward_calls(self.images)
         steps = {NATIVE: _Call(theirs), OURS: _Call(ours), AGAIN: _Call(theirs)}
-        # Ours is so short that it would ask for hundreds of turns, and pycocoevalcap takes half a second of each.
-        times = take_turns(steps, replace(budget, seconds=0.0))
+        # No minimum time: ours is so short that it would take hundreds of rounds, with 0.5 s of pycocoevalcap in each.
+        times = time_interleaved(steps, replace(budget, seconds=0.0))
         return Row(
             group=self.group,
             name=self.name,

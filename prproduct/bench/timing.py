@@ -1,19 +1,21 @@
-"""Times that can be compared on a machine which is not alone, and when they cannot.
+"""Interleaved timing of several variants of a step, and whether a machine was too busy for it.
 
-The contenders take turns, one step each, and the order rotates: what slows the machine for a while slows all of them,
-and nobody always follows the same one. The native layer takes part twice, as two copies, so that the run says by how
-much two times of the very same thing differ.
+In each round every variant does one step, and the order rotates between rounds: a machine that is slow for a while
+slows all variants, and no variant always follows the same one. Two copies of the native module take part, whose
+difference shows the error of the measurement.
 
-    ratio           median over turns of  ours / mean of the two native times
+    ratio           median over rounds of  ours / mean of the two native times
     spread          half the distance between the quartiles of these ratios
-    self difference |median over turns of  second native / first native  − 1|
-    waited          seconds per second that threads of ours were ready to run and had no core (Linux tells)
+    self difference |median over rounds of  second native / first native  − 1|
+    waited          seconds per second that threads of this process were runnable but had no core (Linux only)
 
-A ratio is too noisy to judge where the native layer differs from itself by more than 5 %; where the spread is above
-15 % of the ratio; where they waited more than 0.1 s of every second for a core that others held, which takes both sides
-equally long and hides the difference (a linear layer of 1.5 ms took 47 ms so, at a steady ratio of 1.01 instead of
-2.2); or where the ratio is nearer to its target than the self difference makes of it, or than twice the standard error
-of the median: measured again, it might fall on the other side.
+A row is too noisy if
+- the self difference is above 5 %,
+- the spread is above 15 % of the ratio,
+- threads waited more than 0.1 s per second for a core: waiting adds the same time to both sides and hides their
+  difference (a linear layer of 1.5 ms took 47 ms, at a steady ratio of 1.01 instead of 2.2), or
+- the ratio is nearer to its target than the self difference times the ratio, or than two standard errors of the
+  median: measured again, it might fall on the other side.
 """
 
 from __future__ import annotations
@@ -29,24 +31,27 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+import torch
+
 NATIVE, AGAIN, OURS, REFERENCE = "native", "native again", "ours", "reference"
+_CACHE = 2**28  # bytes, more than the second-level cache of any GPU so far
 MOST_SELF_DIFFERENCE = 0.05
 MOST_SPREAD = 0.15  # of the ratio
 MOST_WAITED = 0.10  # seconds per second, of all threads
 
 
 class Step(Protocol):
-    """What a contender does in a turn."""
+    """One step of a variant."""
 
     def prepare(self) -> None:
-        """What has to be done before, and is not timed."""
+        """Prepare the step; this is not timed."""
 
     def __call__(self) -> object:
-        """What is timed."""
+        """Do the step; this is timed."""
 
 
 class Verdict(StrEnum):
-    """What a row says about its target."""
+    """Whether a ratio is within its target."""
 
     MET = "met"
     MISSED = "missed"
@@ -56,18 +61,18 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Budget:
-    """How long to measure: at least `turns`; short steps go on until they had `seconds`, or `most` turns."""
+    """How long to measure: at least `rounds`, then until native and ours took `seconds` each, or for `most` rounds."""
 
-    turns: int = 15
+    rounds: int = 15
     seconds: float = 1.5
     most: int = 200
-    warm_up: int = 3  # turns; fewer if they take longer than `seconds`
-    reference_turns: int = 3  # at least; more while the literal formula has taken less than `seconds`
+    warm_up: int = 3  # rounds; fewer if they take longer than `seconds`
+    reference_rounds: int = 3  # of the slow literal formula, at least; more while it has taken less than `seconds`
 
 
 @dataclass(frozen=True)
 class Times:
-    """Seconds of every step, by contender, in the order of the turns; the reference takes part in the first ones.
+    """Seconds of every step, by variant, in the order of the rounds; the reference takes part in the first ones only.
 
     >>> times = Times({NATIVE: [1.0, 2.0, 1.0], AGAIN: [1.0, 2.0, 1.0], OURS: [1.1, 2.2, 1.3]})
     >>> round(times.ratio, 3), round(times.self_difference, 3)
@@ -75,26 +80,26 @@ class Times:
     """
 
     seconds: Mapping[str, list[float]]
-    waited: float | None = None  # seconds per second; None where the system does not tell
+    waited: float | None = None  # seconds per second; None if unknown
 
     @property
     def native_ms(self) -> float:
-        """The native step's median."""
+        """The median of the native times, in milliseconds."""
         return 1e3 * statistics.median(self._native())
 
     @property
     def ratio(self) -> float:
-        """How many times longer than the native step ours takes."""
+        """The median of ours / native."""
         return statistics.median(self._ratios(OURS))
 
     @property
     def reference_ratio(self) -> float | None:
-        """How many times longer the literal formula takes."""
+        """The median of literal formula / native; None if it was not measured."""
         return statistics.median(self._ratios(REFERENCE)) if self.seconds.get(REFERENCE) else None
 
     @property
     def spread(self) -> float:
-        """Half the distance between the quartiles of the ratios."""
+        """Half the distance between the quartiles of the ratios; infinite for a single ratio."""
         ratios = self._ratios(OURS)
         if len(ratios) < 2:
             return math.inf
@@ -103,18 +108,18 @@ class Times:
 
     @property
     def standard_error(self) -> float:
-        """Of the median ratio: 1.253·σ/√n; of a normal distribution, the spread is 0.674·σ."""
+        """The standard error of the median ratio, 1.253·σ/√n, where σ = spread / 0.674 as for normal values."""
         return 1.253 * self.spread / 0.674 / math.sqrt(len(self.seconds[OURS]))
 
     @property
     def self_difference(self) -> float:
-        """By how much the native step differs from itself."""
+        """The relative difference between the two native copies."""
         pairs = zip(self.seconds[NATIVE], self.seconds[AGAIN], strict=True)
         return abs(statistics.median(again / native for native, again in pairs) - 1)
 
     @property
     def noise(self) -> str | None:
-        """Why no ratio of this row can be trusted, or None."""
+        """Why the times are too noisy for any target, or None."""
         if self.self_difference > MOST_SELF_DIFFERENCE:
             return f"the native step differs from itself by {self.self_difference:.0%}"
         if self.spread > MOST_SPREAD * self.ratio:
@@ -124,7 +129,7 @@ class Times:
         return None
 
     def verdict(self, target: float | None) -> Verdict:
-        """Whether the ratio is within its target, as far as it can be told."""
+        """Return whether the ratio is within its target, or that it is too noisy to say."""
         if self.noise is not None:
             return Verdict.NOISY
         if target is None:
@@ -136,37 +141,41 @@ class Times:
     def _native(self) -> list[float]:
         return [sum(pair) / 2 for pair in zip(self.seconds[NATIVE], self.seconds[AGAIN], strict=True)]
 
-    def _ratios(self, contender: str) -> list[float]:
-        return [seconds / native for seconds, native in zip(self.seconds[contender], self._native(), strict=False)]
+    def _ratios(self, variant: str) -> list[float]:
+        return [seconds / native for seconds, native in zip(self.seconds[variant], self._native(), strict=False)]
 
 
 def waiting_seconds() -> float | None:
-    """How long this process's threads, all together, have been ready to run without a core; None off Linux."""
+    """Return the seconds that all threads of this process were runnable but had no core; None if not on Linux."""
     statistics = [path.read_text().split() for path in Path("/proc/self/task").glob("*/schedstat")]
     return sum(int(nanoseconds) for _, nanoseconds, _ in statistics) / 1e9 if statistics else None
 
 
-def take_turns(
+def time_interleaved(
     steps: Mapping[str, Step],
     budget: Budget,
     clock: Callable[[], float] = time.perf_counter,
     waiting: Callable[[], float | None] = waiting_seconds,
     timed: Callable[[Step], float] | None = None,
 ) -> Times:
-    """Seconds of each contender's step, turn by turn, after some turns that do not count; `timed` takes one's time."""
+    """Time the steps of all variants in rounds, after a warm-up, and return their times.
+
+    `timed(step)` prepares and does a step and returns its seconds; by default it reads `clock`. `waiting()` returns the
+    seconds that threads have waited for a core so far.
+    """
     timed = timed or partial(_timed, clock=clock)
     seconds: dict[str, list[float]] = {name: [] for name in steps}
     collecting = gc.isenabled()
-    gc.disable()  # a collection in one contender's step would be charged to it
+    gc.disable()  # a collection would be counted as time of the step in which it happens
     try:
         _warm_up(steps, budget, timed)
         gc.collect()
         start, waited_before = clock(), waiting()
-        for turn in range(max(budget.turns, budget.most)):
-            if turn >= budget.turns and all(sum(seconds[name]) >= budget.seconds for name in (NATIVE, OURS)):
+        for round_ in range(max(budget.rounds, budget.most)):
+            if round_ >= budget.rounds and all(sum(seconds[name]) >= budget.seconds for name in (NATIVE, OURS)):
                 break
-            for name in _order(steps, turn):
-                if name != REFERENCE or _reference_has_a_turn(seconds[name], budget):
+            for name in _order(steps, round_):
+                if name != REFERENCE or _reference_takes_part(seconds[name], budget):
                     seconds[name].append(timed(steps[name]))
     finally:
         if collecting:
@@ -177,23 +186,23 @@ def take_turns(
     return Times(seconds, (waited_after - waited_before) / (clock() - start))
 
 
-def _order(steps: Mapping[str, object], turn: int) -> list[str]:
+def _order(steps: Mapping[str, object], round_: int) -> list[str]:
     names = list(steps)
-    first = turn % len(names)
+    first = round_ % len(names)
     return names[first:] + names[:first]
 
 
 def _warm_up(steps: Mapping[str, Step], budget: Budget, timed: Callable[[Step], float]) -> None:
-    """Turns that do not count; long steps need one only."""
-    for turn in range(budget.warm_up):
-        taken = sum(timed(step) for name, step in steps.items() if name != REFERENCE or turn == 0)
+    """Do rounds that are not counted, until one takes longer than `budget.seconds`; the reference in the first only."""
+    for round_ in range(budget.warm_up):
+        taken = sum(timed(step) for name, step in steps.items() if name != REFERENCE or round_ == 0)
         if taken > budget.seconds:
             return
 
 
-def _reference_has_a_turn(taken: list[float], budget: Budget) -> bool:
-    """It is so much slower that few turns tell."""
-    return len(taken) < budget.reference_turns or sum(taken) < budget.seconds
+def _reference_takes_part(taken: list[float], budget: Budget) -> bool:
+    """Return True while the reference has had too few rounds or too little time."""
+    return len(taken) < budget.reference_rounds or sum(taken) < budget.seconds
 
 
 def _timed(step: Step, clock: Callable[[], float]) -> float:
@@ -201,3 +210,23 @@ def _timed(step: Step, clock: Callable[[], float]) -> float:
     start = clock()
     step()
     return clock() - start
+
+
+class CudaTimer:
+    """Times steps on a GPU by CUDA events, with a cold second-level cache."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.cache = torch.empty(_CACHE, dtype=torch.int8, device=device)
+
+    def __call__(self, step: Step) -> float:
+        """Return the seconds of a step on the GPU, including gaps in which it waits for Python."""
+        with torch.cuda.device(self.device):
+            step.prepare()
+            self.cache.zero_()
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            step()
+            end.record()
+            end.synchronize()
+        return start.elapsed_time(end) / 1e3

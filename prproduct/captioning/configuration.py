@@ -10,7 +10,7 @@ from prproduct.captioning.model import Captioner
 from prproduct.conversion import convert
 from prproduct.lab.errors import InputError
 from prproduct.lab.hardware import PRECISIONS
-from prproduct.lab.keyed import check_seed
+from prproduct.lab.seeds import check_seed
 from prproduct.products import resolve
 
 PHASES = ("xe", "rl")

@@ -39,8 +39,9 @@ from prproduct.lab import runs
 from prproduct.lab.errors import InputError
 from prproduct.lab.files import check_writable
 from prproduct.lab.options import takes_options_of
+from prproduct.lab.progress import Silent
 from prproduct.lab.sweep import Job, Plan, sweep
-from prproduct.lab.sweep.progress import Silent, Terminal, exit_if_unfinished
+from prproduct.lab.sweep.progress import Terminal, exit_if_unfinished
 
 # Column names of the paper's Table 2, so that the table fits into 80 columns.
 _SHORT = {**{f"Bleu_{n}": f"B{n}" for n in range(1, 5)}, "METEOR": "M", "ROUGE_L": "RL", "CIDEr": "C", "SPICE": "S"}

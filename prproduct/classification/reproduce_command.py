@@ -17,11 +17,12 @@ from prproduct.classification.studies import Choice, configs, jobs
 from prproduct.lab import runs
 from prproduct.lab.files import check_writable
 from prproduct.lab.options import takes_options_of
+from prproduct.lab.progress import Silent
 from prproduct.lab.report.content import display, number, ordered
 from prproduct.lab.report.statistics import PairedDifference, Sample, paired_difference
 from prproduct.lab.runs import Record
 from prproduct.lab.sweep import Plan, Result, sweep
-from prproduct.lab.sweep.progress import Silent, Terminal, exit_if_unfinished
+from prproduct.lab.sweep.progress import Terminal, exit_if_unfinished
 
 Output = Annotated[Path, typer.Option("--output", "-o", help="the folder of the runs, their table and their page")]
 # An argument after the flag --ray: Typer has no options with an optional value.

@@ -25,9 +25,9 @@ from prproduct.lab.engine import Settings
 from prproduct.lab.errors import InputError
 from prproduct.lab.files import check_writable
 from prproduct.lab.hardware import PRECISIONS, Hardware, is_first_process, summed
-from prproduct.lab.keyed import check_seed
 from prproduct.lab.progress import Silent
 from prproduct.lab.report.content import display
+from prproduct.lab.seeds import check_seed
 from prproduct.lab.session import train_task
 from prproduct.products import resolve
 

@@ -26,7 +26,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from prproduct.lab.errors import InputError
-from prproduct.lab.files import as_json, check_file, read_bytes, read_json, sync_folder, write_durably, writing
+from prproduct.lab.files import as_json, check_file, read_bytes, read_json, sync, write_durably, writing
 from prproduct.lab.runs import difference
 
 _MODEL, _OPTIMIZER, _STATE = "model.safetensors", "optimizer.safetensors", "state.json"
@@ -60,9 +60,9 @@ def save(folder: Path, step: int, checkpoint: Checkpoint, keep: Collection[int] 
         checked = {"bytes": sizes, "sha256": {**sums, "state": _state_sum(checkpoint.state)}}
         state = {"state": checkpoint.state, **checked}
         write_durably(temporary / _STATE, as_json(state))
-        sync_folder(temporary)
+        sync(temporary)
         temporary.rename(target)
-        sync_folder(folder)
+        sync(folder)
         for other in steps(folder):
             if other != step and other not in keep:
                 _remove(folder / f"step-{other:08d}")

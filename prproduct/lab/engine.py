@@ -7,11 +7,10 @@ a resumed run computes the same bits as one that was not stopped.
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from itertools import islice
@@ -29,7 +28,8 @@ from prproduct.lab.nonfinite import DivergedError, all_finite, where_it_began
 from prproduct.lab.progress import Silent
 from prproduct.lab.recording import Recorder
 from prproduct.lab.runs import CHECKPOINTS, Run
-from prproduct.lab.stopping import StopSignals
+from prproduct.lab.seeds import seed_of
+from prproduct.lab.stopping import Stopped, StopSignals
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -39,8 +39,8 @@ class Batch(Protocol):
     """One process's part of the samples of one step."""
 
     @property
-    def whole(self) -> int:
-        """The number of samples of the step over all processes."""
+    def global_size(self) -> int:
+        """The number of samples of the step over all processes, by which summed losses are divided."""
         ...
 
 
@@ -114,49 +114,33 @@ class Position:
     last: dict[str, Any] | None = None  # the same of the last epoch that was evaluated
 
 
-class Stopped(KeyboardInterrupt):
-    """Raised after a stop signal, when the checkpoint is written."""
+class TrainingLoop:
+    """Trains a task from its run's last checkpoint, if it has one.
 
+    Every process of a training has a loop. `run` is None in all but the first, which writes records and checkpoints.
+    """
 
-def fit(
-    task: Task,
-    fabric: Fabric,
-    run: Run | None,
-    stop: StopSignals,
-    settings: Settings | None = None,
-    progress: Silent | None = None,
-) -> Position:
-    """Train to the end, from the run's last checkpoint if it has one. `run` is None in all processes but the first."""
-    loop = _Loop(task, fabric, run, settings or Settings(), progress or Silent(), stop)
-    try:
-        loop.train()
-    finally:
-        loop.close()
-    return loop.at
-
-
-class _Loop:
     def __init__(
         self, task: Task, fabric: Fabric, run: Run | None, settings: Settings, progress: Silent, stop: StopSignals
     ) -> None:
         self.task, self.fabric, self.run, self.settings = task, fabric, run, settings
         self.progress, self.stop = progress, stop
         self.at = Position()
-        whole = task.epochs * task.steps
-        self.total = whole if settings.max_steps is None else min(whole, settings.max_steps)
-        kept = in_first(fabric, self._last_checkpoint)
-        if kept is not None:
-            with self._refusing():
-                task.model.load_state_dict(kept.model)
-        self.bare = cast(nn.Module, torch.compile(task.model)) if settings.compile else task.model
+        steps = task.epochs * task.steps
+        self.total = steps if settings.max_steps is None else min(steps, settings.max_steps)
+        checkpoint = in_first(fabric, self._last_checkpoint)
+        if checkpoint is not None:
+            with self._naming_the_checkpoint():
+                task.model.load_state_dict(checkpoint.model)
         # DDP around the compiled model, not the reverse: a probe needs the module that is called.
-        self.model, self.optimizer = fabric.setup(self.bare, task.optimizer, _reapply_compile=False)
-        if kept is not None:
-            with self._refusing():
-                self._continue_from(kept)
-        in_first(fabric, lambda: self._cut_records(kept))  # the first change of the folder, after all checks
+        self.without_ddp = cast(nn.Module, torch.compile(task.model)) if settings.compile else task.model
+        self.model, self.optimizer = fabric.setup(self.without_ddp, task.optimizer, _reapply_compile=False)
+        if checkpoint is not None:
+            with self._naming_the_checkpoint():
+                self._continue_from(checkpoint)
+        in_first(fabric, lambda: self._cut_records(checkpoint))  # the first change of the folder, after all checks
         self._say_header()
-        if kept is not None:
+        if checkpoint is not None:
             self.progress.say(f"resuming after step {self.global_step}")
         self.saved_at = time.monotonic()
         self.recorder = Recorder(run, self.global_step, tensorboard=settings.tensorboard)
@@ -167,35 +151,43 @@ class _Loop:
         return min(self.at.epoch * self.task.steps + self.at.step, self.total)
 
     def train(self) -> None:
-        """Train the remaining epochs, and record the end."""
+        """Train the remaining epochs, record the end, and close progress bars and records."""
+        try:
+            self.progress.start("compiling…" if self.settings.compile else "training", self.global_step, self.total)
+            while self.at.epoch * self.task.steps < self.total:
+                self.epoch()
+            self.recorder.add("end", {"step": self.global_step, "last": self.at.last, "selected": self.at.best})
+        finally:
+            self.progress.stop()
+            self.recorder.close()
+
+    def epoch(self) -> None:
+        """Do the remaining steps of an epoch, measure their time, and evaluate."""
         task, at = self.task, self.at
-        self.progress.start("compiling…" if self.settings.compile else "training", self.global_step, self.total)
-        while at.epoch * task.steps < self.total:
-            began, cpu_began, samples_before = time.perf_counter(), time.thread_time(), at.samples
-            self.model.train()
-            left = min(task.steps, self.total - at.epoch * task.steps) - at.step
-            for batch in islice(task.batches(at.epoch, at.step), left):
-                self.step(batch)
-            seconds = time.perf_counter() - began
-            clock = {
-                "train_seconds": seconds,
-                "samples_per_second": (at.samples - samples_before) / max(seconds, 1e-9),
-                "cpu_seconds": time.thread_time() - cpu_began,  # of the main thread; less if others took its core
-            }
-            self.end_epoch(clock)
-        self.recorder.add("end", {"step": self.global_step, "last": at.last, "selected": at.best})
+        began, cpu_began, samples_before = time.perf_counter(), time.thread_time(), at.samples
+        self.model.train()
+        left = min(task.steps, self.total - at.epoch * task.steps) - at.step
+        for batch in islice(task.batches(at.epoch, at.step), left):
+            self.step(batch)
+        seconds = time.perf_counter() - began
+        clock = {
+            "train_seconds": seconds,
+            "samples_per_second": (at.samples - samples_before) / max(seconds, 1e-9),
+            "cpu_seconds": time.thread_time() - cpu_began,  # of the main thread; less if others took its core
+        }
+        self.end_epoch(clock)
 
     def step(self, batch: Batch) -> None:
         """Do one step: forward, backward, update, record, and a checkpoint when it is due."""
         task, at, number = self.task, self.at, self.global_step
-        torch.manual_seed(_seed(task.seed, number, self.fabric.global_rank))
+        torch.manual_seed(seed_of(task.seed, number, self.fabric.global_rank))
         rate = task.learning_rate(at.epoch, at.step)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         with self._probe(number):
             sums = task.sums(self.model, batch)
             # DDP averages gradients over processes; here they are to be summed.
-            self.fabric.backward(sums["loss"] * (self.fabric.world_size / batch.whole))
+            self.fabric.backward(sums["loss"] * (self.fabric.world_size / batch.global_size))
             # The one synchronisation with a GPU, after backward is queued; no weight has changed yet.
             totals, stop, due = self._over_all_processes(sums)
             if not math.isfinite(totals["loss"]):
@@ -203,10 +195,10 @@ class _Loop:
         norm = self._clip()
         self.optimizer.step()
         self.optimizer.zero_grad()
-        at.step, at.samples = at.step + 1, at.samples + batch.whole
+        at.step, at.samples = at.step + 1, at.samples + batch.global_size
         at.sums = {name: at.sums.get(name, 0.0) + total for name, total in totals.items()}
-        means = {name: total / batch.whole for name, total in totals.items()}
-        self.progress.step(batch.whole, means["loss"])
+        means = {name: total / batch.global_size for name, total in totals.items()}
+        self.progress.step(batch.global_size, means["loss"])
         if self.global_step % self.settings.log_every == 0:
             here = {"step": self.global_step, "epoch": at.epoch}
             self.recorder.add("step", {**here, **means, "learning_rate": rate, **norm})
@@ -227,7 +219,7 @@ class _Loop:
         self.model.eval()
         began = time.perf_counter()
         with torch.no_grad(), self.fabric.autocast():
-            evaluated = {name: _or_null(value) for name, value in task.evaluate(self.bare).items()}
+            evaluated = {name: _or_null(value) for name, value in task.evaluate(self.without_ddp).items()}
         here = {"epoch": at.epoch, "step": self.global_step}
         means = {f"train_{name}": total / at.samples for name, total in at.sums.items()}
         rate = task.learning_rate(at.epoch, at.step - 1)
@@ -258,15 +250,10 @@ class _Loop:
             "records": self.run.records(),
             "run": self.run.identity,
         }
-        kept = {self.at.best["step"]} if self.at.best else set()
-        whole = Checkpoint(self.task.model.state_dict(), tensors, state)
-        checkpoints.save(self.run.folder / CHECKPOINTS, self.global_step, whole, kept)
+        selected = {self.at.best["step"]} if self.at.best else set()
+        checkpoint = Checkpoint(self.task.model.state_dict(), tensors, state)
+        checkpoints.save(self.run.folder / CHECKPOINTS, self.global_step, checkpoint, keep=selected)
         self.run.checkpointed()
-
-    def close(self) -> None:
-        """Close progress bars and records."""
-        self.progress.stop()
-        self.recorder.close()
 
     def _last_checkpoint(self) -> Checkpoint | None:
         """Return the run's last checkpoint, or None; InputError if it or the records were changed. Writes nothing."""
@@ -276,16 +263,16 @@ class _Loop:
         if not steps:
             self.run.refuse_lost_checkpoints()
             return None
-        kept = checkpoints.load(folder, steps[-1], self.run.identity)
-        self.run.check(_records(kept))
-        return kept
+        checkpoint = checkpoints.load(folder, steps[-1], self.run.identity)
+        self.run.check(_records(checkpoint))
+        return checkpoint
 
-    def _cut_records(self, kept: Checkpoint | None) -> None:
+    def _cut_records(self, checkpoint: Checkpoint | None) -> None:
         assert self.run
-        self.run.cut(_records(kept) if kept else {})
+        self.run.cut(_records(checkpoint) if checkpoint else {})
 
     @contextmanager
-    def _refusing(self) -> Iterator[None]:
+    def _naming_the_checkpoint(self) -> Iterator[None]:
         """Turn errors of loading into an InputError that names the checkpoint."""
         try:
             yield
@@ -316,14 +303,14 @@ class _Loop:
                 busy = f"this machine is busy (load {load:.1f} on {cores()} cores)"
                 self.progress.say(f"{busy}: --threads 1 may be faster than {threads} threads")
 
-    def _continue_from(self, kept: Checkpoint) -> None:
-        self.at = Position(**kept.state["position"])
-        checkpoints.unpack_optimizer(self.task.optimizer, kept.optimizer, kept.state["optimizer"])
-        self.fabric.strategy.precision.load_state_dict(kept.state["scaler"])
+    def _continue_from(self, checkpoint: Checkpoint) -> None:
+        self.at = Position(**checkpoint.state["position"])
+        checkpoints.unpack_optimizer(self.task.optimizer, checkpoint.optimizer, checkpoint.state["optimizer"])
+        self.fabric.strategy.precision.load_state_dict(checkpoint.state["scaler"])
 
     def _probe(self, number: int) -> AbstractContextManager[None]:
         wanted = self.settings.angles and number % self.settings.angles == 0
-        return self.recorder.angles(self.bare, number) if wanted else nullcontext()
+        return self.recorder.angles(self.without_ddp, number) if wanted else nullcontext()
 
     def _over_all_processes(self, sums: dict[str, Tensor]) -> tuple[dict[str, float], bool, bool]:
         """Return sums over all processes, whether one was asked to stop, and whether a checkpoint is due.
@@ -336,31 +323,31 @@ class _Loop:
         return dict(zip(sums, totals, strict=True)), stop > 0, save > 0
 
     def _clip(self) -> dict[str, float]:
-        """Clip gradients, and return the norm before clipping if it was computed."""
-        if not self.settings.clip_norm:
-            self._clip_values()
-            return {}
-        norm = self.fabric.clip_gradients(
-            self.model, self.optimizer, max_norm=self.settings.clip_norm, error_if_nonfinite=False
-        )
-        value = float(norm) if norm is not None else math.nan
-        skipped = self.fabric.strategy.precision.precision == "16-mixed"  # the GradScaler skips such a step
-        if not math.isfinite(value) and not skipped:
-            self._end_diverged("gradient", lambda: None)
-        self._clip_values()
-        return {"gradient_norm": value if math.isfinite(value) else 0.0}
-
-    def _clip_values(self) -> None:
+        """Clip the norm, then the values of the gradients; return the norm before clipping if it was computed."""
+        record = {}
+        if self.settings.clip_norm:
+            norm = self.fabric.clip_gradients(
+                self.model, self.optimizer, max_norm=self.settings.clip_norm, error_if_nonfinite=False
+            )
+            value = float(norm) if norm is not None else math.nan
+            skipped = self.fabric.strategy.precision.precision == "16-mixed"  # the GradScaler skips such a step
+            if not math.isfinite(value) and not skipped:
+                self._end_diverged("gradient", lambda: None)
+            record["gradient_norm"] = value if math.isfinite(value) else 0.0
         if self.settings.clip_value:
             self.fabric.clip_gradients(self.model, self.optimizer, clip_val=self.settings.clip_value)
+        return record
 
     def _end_unless_finite(self) -> None:
         """Raise DivergedError for weights that are not finite, before they are saved or evaluated."""
         if summed(self.fabric, [not all_finite(self.task.model)])[0]:  # buffers may differ between processes
             self._end_diverged("update", lambda: None)
 
-    def _end_diverged(self, what: str, forward: Any) -> None:
-        """Record where NaN or infinity appeared first, and raise DivergedError."""
+    def _end_diverged(self, what: str, forward: Callable[[], object]) -> None:
+        """Record where NaN or infinity appeared first, and raise DivergedError.
+
+        `what` is the loss, the gradient or the update; `forward` computes the loss again, if that is what diverged.
+        """
         with self.fabric.autocast():
             own = where_it_began(self.task.model, forward)
         found = [self.fabric.broadcast(own, rank) for rank in range(self.fabric.world_size)]
@@ -384,10 +371,10 @@ class _Loop:
                 torch.distributed.broadcast(buffer, 0)
 
 
-def _records(kept: Checkpoint) -> dict[str, dict[str, Any]]:
+def _records(checkpoint: Checkpoint) -> dict[str, dict[str, Any]]:
     """Return lengths and checksums of the record files at a checkpoint; the first versions had only lengths."""
-    lengths: dict[str, int] = kept.state.get("lengths", {})
-    return kept.state.get("records") or {name: {"bytes": length} for name, length in lengths.items()}
+    lengths: dict[str, int] = checkpoint.state.get("lengths", {})
+    return checkpoint.state.get("records") or {name: {"bytes": length} for name, length in lengths.items()}
 
 
 def _or_null(value: float) -> float | None:
@@ -397,7 +384,3 @@ def _or_null(value: float) -> float | None:
 
 def _better(value: float | None, than: float | None, largest: bool) -> bool:
     return value is not None and (than is None or (value > than if largest else value < than))
-
-
-def _seed(*key: int) -> int:
-    return int.from_bytes(hashlib.blake2b(repr(key).encode(), digest_size=8).digest(), "big")

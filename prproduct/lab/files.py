@@ -51,9 +51,9 @@ def replacing(path: Path, folder: Path | None = None) -> Iterator[Path]:
         temporary = (folder or path.parent) / f".{path.name}.{os.getpid()}.writing"
         try:
             yield temporary
-            _sync(temporary)
+            sync(temporary)
             temporary.replace(path)
-            sync_folder(path.parent)
+            sync(path.parent)
         finally:
             if temporary.is_dir():
                 shutil.rmtree(temporary, ignore_errors=True)
@@ -67,12 +67,8 @@ def replace_durably(path: Path, content: bytes) -> None:
         temporary.write_bytes(content)
 
 
-def sync_folder(folder: Path) -> None:
-    """Fsync a folder, so that new and renamed entries are on the disk."""
-    _sync(folder)
-
-
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Fsync a file, or a folder, so that its new and renamed entries are on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

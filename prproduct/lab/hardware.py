@@ -7,13 +7,14 @@ import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
 from torch import Tensor
 
 from prproduct.lab.errors import InputError
+from prproduct.lab.options import option
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -33,13 +34,11 @@ class Hardware:
     prproduct.lab.errors.InputError: devices is 0, it must be at least 1
     """
 
-    accelerator: str = field(default="auto", metadata={"help": ", ".join(ACCELERATORS)})
-    devices: int = field(default=1, metadata={"help": "devices on each machine, a process for each"})
-    num_nodes: int = field(default=1, metadata={"help": "machines"})
-    strategy: str = field(default="auto", metadata={"help": "auto, or ddp also for one process"})
-    threads: int | None = field(
-        default=None, metadata={"help": "CPU threads of each process; as many as torch chooses if not given"}
-    )
+    accelerator: str = option("auto", ", ".join(ACCELERATORS))
+    devices: int = option(1, "devices on each machine, a process for each")
+    num_nodes: int = option(1, "machines")
+    strategy: str = option("auto", "auto, or ddp also for one process")
+    threads: int | None = option(None, "CPU threads of each process; as many as torch chooses if not given")
 
     def __post_init__(self) -> None:
         for name, known in (("accelerator", ACCELERATORS), ("strategy", STRATEGIES)):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, Field, fields
+from dataclasses import MISSING, Field, field, fields
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
@@ -17,11 +17,10 @@ from prproduct.lab import runs
 from prproduct.lab.errors import InputError
 from prproduct.lab.runs import Record
 
-_REPEATED: Mapping[Any, Any] = {
+_REPEATED: Mapping[Any, Any] = {  # Typer repeats options of lists, not of tuples of any length
     tuple[int, ...] | None: list[int] | None,
     tuple[str, ...] | None: list[str] | None,
 }
-
 
 Resume = Annotated[
     bool,
@@ -35,13 +34,18 @@ TensorBoard = Annotated[bool, typer.Option(help="write events for TensorBoard")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="show no progress")]
 
 
+def option(default: Any, help: str) -> Any:
+    """Return a field of a dataclass for `takes_options_of`: the option's default and help text."""
+    return field(default=default, metadata={"help": help})
+
+
 def takes_options_of(
     *configurations: type, stored: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Return a decorator that adds the fields of dataclasses as options to a Typer command.
 
-    The function is called with an instance of each dataclass, in order, and with its own options by name. A field's
-    help is in its metadata. Fields of type `tuple[int, ...] | None` or `tuple[str, ...] | None` become options that may
+    The function is called with an instance of each dataclass, in order, and with its own options by name. The fields
+    are made by `option`. Those of type `tuple[int, ...] | None` or `tuple[str, ...] | None` become options that may
     be repeated. `stored(values)` returns values for options that were not given, such as those of a resumed run.
     """
 
@@ -93,13 +97,12 @@ def _hinted(configuration: type) -> list[tuple[Field[Any], Any]]:
     return [(f, hints[f.name]) for f in fields(configuration)]
 
 
-def _parameter(field: Field[Any], hint: Any) -> inspect.Parameter:
-    if field.default is MISSING:
-        raise TypeError(f"{field.name} has no default: an option needs one")
-    shown = _REPEATED.get(hint, hint)
-    option = typer.Option(help=field.metadata["help"], show_default=field.default is not None)
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    return inspect.Parameter(field.name, keyword, default=field.default, annotation=Annotated[shown, option])
+def _parameter(of: Field[Any], hint: Any) -> inspect.Parameter:
+    if of.default is MISSING:
+        raise TypeError(f"{of.name} has no default: an option needs one")
+    kind, keyword = _REPEATED.get(hint, hint), inspect.Parameter.KEYWORD_ONLY
+    shown = typer.Option(help=of.metadata["help"], show_default=of.default is not None)
+    return inspect.Parameter(of.name, keyword, default=of.default, annotation=Annotated[kind, shown])
 
 
 def _of(configuration: type, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`train_task`: opens the folder of a run, starts the processes, runs the engine, and closes the folder."""
+"""`train_task`: starts the processes, opens the folder of a run, runs the training loop, and closes the folder."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch.distributed
 
 from prproduct.lab import runs
-from prproduct.lab.engine import Settings, Task, fit
+from prproduct.lab.engine import Settings, Task, TrainingLoop
 from prproduct.lab.environment import environment
 from prproduct.lab.errors import InputError
 from prproduct.lab.hardware import Hardware, in_first, reproducible, threads_set
@@ -44,9 +44,11 @@ def train_task(
     opened: list[Run] = []  # in the first process
 
     def open_run() -> bool:
-        where = {**environment(), "hardware": {"device": str(fabric.device), "processes": fabric.world_size}}
-        known = {name: _absolute(place) for name, place in (places or {}).items() if place is not None}
-        where["places"] = known
+        where = {
+            **environment(),
+            "hardware": {"device": str(fabric.device), "processes": fabric.world_size},
+            "places": {name: _absolute(place) for name, place in (places or {}).items() if place is not None},
+        }
         opened.append(Run.open(folder, identity, where, resume=resume, restart=restart))
         return runs.read(folder).finished
 
@@ -58,14 +60,8 @@ def train_task(
         try:
             if not finished:
                 with reproducible(fabric), _one_line_for_a_dead_process(fabric, folder):
-                    fit(
-                        make(fabric),
-                        fabric,
-                        opened[0] if opened else None,
-                        stop,
-                        settings,
-                        progress if opened else None,
-                    )
+                    run, shown = (opened[0], progress or Silent()) if opened else (None, Silent())
+                    TrainingLoop(make(fabric), fabric, run, settings, shown, stop).train()
             if opened and progress:
                 progress.say(summary())
         finally:

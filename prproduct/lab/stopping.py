@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM ask a training to stop after the current step."""
+"""Ctrl-C and SIGTERM: a training or a sweep writes its checkpoints and then ends with `Stopped`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ import signal
 import threading
 from types import FrameType, TracebackType
 from typing import Any
+
+
+class Stopped(KeyboardInterrupt):
+    """Raised after a stop signal, when the checkpoint is written."""
 
 
 class StopSignals:

@@ -9,7 +9,7 @@ from torch import nn
 import prproduct as pr
 from prproduct.bench.cases import CASES, SWEEPS, Case, chosen, output_of, swept
 from prproduct.bench.literal import make_literal, why_not_literal
-from prproduct.bench.measure import Contenders, measure
+from prproduct.bench.measure import Variants, measure
 from prproduct.bench.networks import GPT, InPlaceNet
 from prproduct.bench.profiling import INDUCTOR, NATIVE_OPS, PLAIN, kept_bytes, path_of
 from prproduct.bench.results import Settings
@@ -27,7 +27,7 @@ TINY_NETS = [
     Case("tiny", "GPT", lambda: GPT(11, 6, 12, 2, 3), (2, 6), classes=11, vocabulary=11),
     Case("tiny", "in place", lambda: InPlaceNet(4, 2, 5), (3, 3, 6, 6), classes=5),
 ]
-ONE_TURN = Budget(turns=2, seconds=0.0, most=2, warm_up=0, reference_turns=1)
+ONE_ROUND = Budget(rounds=2, seconds=0.0, most=2, warm_up=0, reference_rounds=1)
 
 
 def name_of(case):
@@ -45,18 +45,18 @@ def test_the_table_has_every_row_of_the_targets():
 
 @pytest.mark.parametrize("case", LAYERS, ids=name_of)
 def test_a_layer_runs_and_ours_has_the_native_output_and_another_gradient(case):
-    contenders = Contenders.of(case, "pr", torch.float32)
-    outputs = [output_of(module, contenders.batch) for module in (contenders.native, contenders.ours)]
+    variants = Variants.of(case, "pr", torch.float32)
+    outputs = [output_of(module, variants.batch) for module in (variants.native, variants.ours)]
     if case.group == "recurrent":  # whose forward is torch's to rounding
         torch.testing.assert_close(*outputs, rtol=0, atol=1e-6)
     else:
         assert torch.equal(*outputs)
     grads = []
-    for module in (contenders.native, contenders.ours):
-        step = case.steps({"": module}, contenders.batch)[""]
+    for module in (variants.native, variants.ours):
+        step = case.steps({"": module}, variants.batch)[""]
         step.prepare()
         step()
-        grads.append(contenders.batch.grad.clone())
+        grads.append(variants.batch.grad.clone())
         assert all(p.grad.isfinite().all() for p in module.parameters())
     assert not torch.equal(*grads)
 
@@ -84,10 +84,10 @@ def test_nets_have_the_size_that_their_name_says(word, millions):
 
 @pytest.mark.parametrize("case", TINY_NETS, ids=name_of)
 def test_a_net_under_the_product_has_the_gradients_of_the_literal_net(case):
-    contenders = Contenders.of(case, "pr", torch.float64)
-    modules = {"ours": contenders.ours, "literal": make_literal(copy.deepcopy(contenders.native), "pr")}
-    assert torch.equal(contenders.native(contenders.batch), contenders.ours(contenders.batch))
-    for step in case.steps(modules, contenders.batch).values():
+    variants = Variants.of(case, "pr", torch.float64)
+    modules = {"ours": variants.ours, "literal": make_literal(copy.deepcopy(variants.native), "pr")}
+    assert torch.equal(variants.native(variants.batch), variants.ours(variants.batch))
+    for step in case.steps(modules, variants.batch).values():
         step()
     for ours, literal in zip(*(module.parameters() for module in modules.values()), strict=True):
         torch.testing.assert_close(ours.grad, literal.grad, rtol=1e-6, atol=1e-9)
@@ -95,9 +95,9 @@ def test_a_net_under_the_product_has_the_gradients_of_the_literal_net(case):
 
 def test_the_literal_lstm_has_the_gradients_of_ours():
     case = Case("tiny", "LSTM", lambda: nn.LSTM(5, 4), (3, 2, 5))
-    contenders = Contenders.of(case, "pr", torch.float64)
-    modules = {"ours": contenders.ours, "literal": make_literal(copy.deepcopy(contenders.native), "pr")}
-    for step in case.steps(modules, contenders.batch).values():
+    variants = Variants.of(case, "pr", torch.float64)
+    modules = {"ours": variants.ours, "literal": make_literal(copy.deepcopy(variants.native), "pr")}
+    for step in case.steps(modules, variants.batch).values():
         step()
     for ours, literal in zip(*(module.parameters() for module in modules.values()), strict=True):
         torch.testing.assert_close(ours.grad, literal.grad, rtol=1e-8, atol=1e-10)
@@ -114,12 +114,12 @@ def test_the_literal_formula_is_not_tried_where_its_windows_fill_the_memory():
 
 def test_a_step_of_a_net_moves_its_weights():
     case = TINY_NETS[0]
-    contenders = Contenders.of(case, "pr", torch.float64)
-    before = copy.deepcopy(contenders.ours.state_dict())
-    step = case.steps({"": contenders.ours}, contenders.batch)[""]
+    variants = Variants.of(case, "pr", torch.float64)
+    before = copy.deepcopy(variants.ours.state_dict())
+    step = case.steps({"": variants.ours}, variants.batch)[""]
     step.prepare()
     step()
-    assert all(not torch.equal(value, before[name]) for name, value in contenders.ours.named_parameters())
+    assert all(not torch.equal(value, before[name]) for name, value in variants.ours.named_parameters())
 
 
 def layer_step(product="pr"):
@@ -141,7 +141,7 @@ def test_under_torch_compile_inductor_runs():
 
 @pytest.mark.parametrize("case", TINY_NETS, ids=name_of)
 def test_a_row_holds_every_time_and_both_memories(case):
-    row = measure(case, Settings(), ONE_TURN)
+    row = measure(case, Settings(), ONE_ROUND)
     assert {name: len(seconds) for name, seconds in row.seconds.items() if name in (OURS, REFERENCE)} == {
         OURS: 2,
         REFERENCE: 1,
@@ -153,13 +153,13 @@ def test_a_row_holds_every_time_and_both_memories(case):
 
 def test_a_linear_layer_keeps_one_output():
     case = Case("tiny", "Linear", lambda: nn.Linear(5, 3), (4, 5))
-    row = measure(case, Settings(), ONE_TURN, with_reference=False)
+    row = measure(case, Settings(), ONE_ROUND, with_reference=False)
     assert row.saved_ratio == pytest.approx(1 + (4 * 3) / (4 * 5))
     assert row.without_reference == "not asked for"
 
 
 def test_the_reward_is_measured_beside_pycocoevalcap_in_as_many_turns_as_asked_for():
-    row = measure(RewardCase(images=2), Settings(), Budget(turns=3, seconds=100.0, warm_up=1))
+    row = measure(RewardCase(images=2), Settings(), Budget(rounds=3, seconds=100.0, warm_up=1))
     assert {name: len(seconds) for name, seconds in row.seconds.items()} == {NATIVE_STEP: 3, AGAIN: 3, OURS: 3}
     assert row.target == 1 / 100
     assert row.saved_ratio is None
@@ -167,12 +167,12 @@ def test_the_reward_is_measured_beside_pycocoevalcap_in_as_many_turns_as_asked_f
 
 def test_targets_are_for_float32_and_with_torch_compile_for_nets():
     case = Case("tiny", "Linear", lambda: nn.Linear(5, 3), (4, 5), target=1.1)
-    assert measure(case, Settings(), ONE_TURN, False).target == 1.1
-    assert measure(case, Settings(dtype="float64"), ONE_TURN, False).target is None
+    assert measure(case, Settings(), ONE_ROUND, False).target == 1.1
+    assert measure(case, Settings(dtype="float64"), ONE_ROUND, False).target is None
     assert case.time_target(compile=True) is None
     assert NETS[0].time_target(compile=True) == 1.12
     both = Case("tiny", "Linear", lambda: nn.Linear(5, 3), (4, 5), target=1.1, autocast_target=1.25)
-    assert measure(both, Settings(autocast=True), ONE_TURN, False).target == 1.25
+    assert measure(both, Settings(autocast=True), ONE_ROUND, False).target == 1.25
 
 
 def test_only_takes_parts_of_names_and_groups():
@@ -188,12 +188,12 @@ def test_a_sweep_varies_one_size(kind):
     _, cases = swept(kind)
     assert [case.size for case in cases] == sorted({case.size for case in cases})
     smallest = cases[0]
-    contenders = Contenders.of(smallest, "pr", torch.float32)
-    assert torch.equal(contenders.native(contenders.batch), contenders.ours(contenders.batch))
+    variants = Variants.of(smallest, "pr", torch.float32)
+    assert torch.equal(variants.native(variants.batch), variants.ours(variants.batch))
 
 
 def test_recomputing_keeps_no_more_than_natively():
     case = next(case for case in CASES if case.name.startswith("Linear 128"))
-    contenders = Contenders.of(case, "pr", torch.float32, memory="recompute")
-    kept = [kept_bytes(case.forward(module), contenders.batch) for module in (contenders.native, contenders.ours)]
+    variants = Variants.of(case, "pr", torch.float32, memory="recompute")
+    kept = [kept_bytes(case.forward(module), variants.batch) for module in (variants.native, variants.ours)]
     assert kept[0] == kept[1]

@@ -30,13 +30,13 @@ def _tiny_cases(monkeypatch):
         "SWEEPS",
         {"features": ("features", [Case("linear", "n", TINY[0].build, (n, 5), size=n) for n in (1, 2)])},
     )
-    monkeypatch.setattr(command, "Budget", lambda turns: command_budget(turns))
+    monkeypatch.setattr(command, "Budget", lambda rounds: command_budget(rounds))
 
 
-def command_budget(turns):
+def command_budget(rounds):
     from prproduct.bench.timing import Budget
 
-    return Budget(turns=turns, seconds=0.0, most=turns, warm_up=0, reference_turns=1)
+    return Budget(rounds=rounds, seconds=0.0, most=rounds, warm_up=0, reference_rounds=1)
 
 
 def status_of(*words):

@@ -6,7 +6,17 @@ import sys
 
 import pytest
 
-from prproduct.bench.timing import AGAIN, NATIVE, OURS, REFERENCE, Budget, Times, Verdict, take_turns, waiting_seconds
+from prproduct.bench.timing import (
+    AGAIN,
+    NATIVE,
+    OURS,
+    REFERENCE,
+    Budget,
+    Times,
+    Verdict,
+    time_interleaved,
+    waiting_seconds,
+)
 
 
 def times(ours, native=None, again=None, reference=()):
@@ -15,8 +25,8 @@ def times(ours, native=None, again=None, reference=()):
     return Times({NATIVE: native, AGAIN: again, OURS: ours, REFERENCE: list(reference)})
 
 
-def test_the_ratio_is_the_median_of_ratios_within_a_turn():
-    """One disturbed turn: the ratios are 3, 1.1 and 1; the medians of the times would say 3 / 2."""
+def test_the_ratio_is_the_median_of_ratios_within_a_round():
+    """One disturbed round: the ratios are 3, 1.1 and 1; the medians of the times would say 3 / 2."""
     measured = times([3.0, 2.2, 3.0], native=[1.0, 2.0, 3.0])
     assert measured.ratio == pytest.approx(1.1)
     assert measured.native_ms == pytest.approx(2000)
@@ -79,13 +89,13 @@ def test_waiting_for_a_core_spoils_the_row_although_the_ratio_looks_steady():
     assert Times(seconds, waited=None).verdict(1.5) is Verdict.MET
 
 
-def test_waiting_is_a_share_of_the_time_of_the_turns_that_count():
+def test_waiting_is_a_share_of_the_time_of_the_rounds_that_count():
     clock, waits = Clock(), iter([3.0, 103.0])
     steps = {name: Step(clock, 100.0) for name in (NATIVE, OURS, AGAIN)}
-    budget = Budget(turns=2, seconds=0.0, warm_up=1)
-    measured = take_turns(steps, budget, clock, lambda: next(waits))
+    budget = Budget(rounds=2, seconds=0.0, warm_up=1)
+    measured = time_interleaved(steps, budget, clock, lambda: next(waits))
     assert measured.waited == pytest.approx(100.0 / (2 * 3 * 200.0))  # a step of 100 and its preparation of 100
-    assert take_turns(steps, budget, clock, lambda: None).waited is None
+    assert time_interleaved(steps, budget, clock, lambda: None).waited is None
 
 
 def test_the_system_says_how_long_threads_waited():
@@ -122,45 +132,45 @@ class Step:
 def run(budget, native=1.0, ours=2.0, reference=None, log=None):
     clock = Clock()
     seconds = {NATIVE: native, OURS: ours, AGAIN: native} | ({} if reference is None else {REFERENCE: reference})
-    return take_turns({name: Step(clock, s, log, name) for name, s in seconds.items()}, budget, clock).seconds
+    return time_interleaved({name: Step(clock, s, log, name) for name, s in seconds.items()}, budget, clock).seconds
 
 
-def test_each_contender_is_timed_without_its_preparation():
-    seconds = run(Budget(turns=4, seconds=0.0))
+def test_each_variant_is_timed_without_its_preparation():
+    seconds = run(Budget(rounds=4, seconds=0.0))
     assert seconds[NATIVE] == pytest.approx([1.0] * 4)
     assert seconds[OURS] == pytest.approx([2.0] * 4)
 
 
-def test_short_steps_get_more_turns_up_to_a_bound():
-    assert len(run(Budget(turns=4, seconds=20.0))[OURS]) == 20
-    assert len(run(Budget(turns=4, seconds=1000.0, most=30))[OURS]) == 30
+def test_short_steps_get_more_rounds_up_to_a_bound():
+    assert len(run(Budget(rounds=4, seconds=20.0))[OURS]) == 20
+    assert len(run(Budget(rounds=4, seconds=1000.0, most=30))[OURS]) == 30
 
 
-def test_more_turns_are_taken_if_more_are_asked_for_than_the_bound():
-    assert len(run(Budget(turns=300, seconds=0.0, most=200))[OURS]) == 300
+def test_more_rounds_are_done_if_more_are_asked_for_than_the_bound():
+    assert len(run(Budget(rounds=300, seconds=0.0, most=200))[OURS]) == 300
 
 
-def test_contenders_rotate_and_none_follows_itself():
+def test_variants_rotate_and_none_follows_itself():
     log = []
-    run(Budget(turns=6, seconds=0.0, warm_up=0), log=log)
-    assert [log[3 * turn] for turn in range(4)] == [NATIVE, OURS, AGAIN, NATIVE]
+    run(Budget(rounds=6, seconds=0.0, warm_up=0), log=log)
+    assert [log[3 * place] for place in range(4)] == [NATIVE, OURS, AGAIN, NATIVE]
     assert all(first != second for first, second in itertools.pairwise(log))
 
 
-def test_warm_up_turns_do_not_count():
+def test_warm_up_rounds_do_not_count():
     log = []
-    seconds = run(Budget(turns=2, seconds=8.0, warm_up=3, most=2), log=log)  # a turn takes 4 seconds
+    seconds = run(Budget(rounds=2, seconds=8.0, warm_up=3, most=2), log=log)  # a round takes 4 seconds
     assert log.count(OURS) == 3 + len(seconds[OURS]) == 5
 
 
 def test_long_steps_warm_up_once():
     log = []
-    run(Budget(turns=2, seconds=3.0, warm_up=3, most=2), log=log)
+    run(Budget(rounds=2, seconds=3.0, warm_up=3, most=2), log=log)
     assert log.count(OURS) == 1 + 2
 
 
-def test_the_slow_reference_takes_part_in_few_turns():
-    seconds = run(Budget(turns=10, seconds=5.0, reference_turns=3), reference=50.0)
+def test_the_slow_reference_takes_part_in_few_rounds():
+    seconds = run(Budget(rounds=10, seconds=5.0, reference_rounds=3), reference=50.0)
     assert len(seconds[REFERENCE]) == 3
     assert len(seconds[OURS]) == 10
 
@@ -175,7 +185,7 @@ def test_garbage_collection_is_left_as_it_was(fails):
     steps = {name: Broken(Clock(), 0.0) for name in (NATIVE, OURS, AGAIN)}
     assert gc.isenabled()
     try:
-        take_turns(steps, Budget(turns=2, most=2))
+        time_interleaved(steps, Budget(rounds=2, most=2))
     except RuntimeError:
         assert fails
     assert gc.isenabled()

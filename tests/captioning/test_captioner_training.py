@@ -71,8 +71,8 @@ def test_the_loss_is_the_mean_over_words_and_ends(tmp_path):
     (batch,) = CaptionBatches(small.captions.of("train"), small.features, batch_size=100, captions=2, seed=0).epoch(0)
     torch.manual_seed(0)
     model = XE.resolved().build(len(small.captions.vocabulary), WIDTH).eval()
-    expected = -log_probabilities(model(*batch.regions, batch.words), targets_of(batch.words)).sum() / batch.whole
-    assert batch.whole == (batch.words != 0).sum() + len(batch.words)
+    expected = -log_probabilities(model(*batch.regions, batch.words), targets_of(batch.words)).sum() / batch.global_size
+    assert batch.global_size == (batch.words != 0).sum() + len(batch.words)
     recorded = metrics(tmp_path / "xe")[0]["loss"]  # with dropout
     assert recorded == pytest.approx(expected.item(), rel=0.2)
 

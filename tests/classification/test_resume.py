@@ -12,7 +12,7 @@ from training_runs import SMALL, assert_same_run, metrics, run
 from prproduct.classification.training import load_model
 from prproduct.lab import checkpoints, runs
 from prproduct.lab.errors import InputError
-from prproduct.lab.report.origin import angles_of
+from prproduct.lab.report.files import angles_of
 
 
 @pytest.fixture(autouse=True)

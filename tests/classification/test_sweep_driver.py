@@ -13,11 +13,12 @@ from training_runs import SMALL
 from prproduct import cli
 from prproduct.classification.data import load
 from prproduct.lab import runs
-from prproduct.lab.engine import Stopped
 from prproduct.lab.errors import InputError
+from prproduct.lab.progress import Silent
+from prproduct.lab.stopping import Stopped
 from prproduct.lab.sweep import Ending, Job, Plan, sweep
 from prproduct.lab.sweep.jobs import DIED, FAILED, FINISHED, REFUSED, STOPPED, attempt
-from prproduct.lab.sweep.progress import Silent, Terminal, steps_done
+from prproduct.lab.sweep.progress import Terminal, steps_done
 
 
 class Pretended:

@@ -9,9 +9,9 @@ from training_runs import SMALL, assert_same_run, run
 
 from prproduct.lab import runs
 from prproduct.lab.errors import InputError
+from prproduct.lab.progress import Silent
 from prproduct.lab.sweep import Plan, plan, sweep
 from prproduct.lab.sweep.pool import Pool
-from prproduct.lab.sweep.progress import Silent
 
 PR = replace(SMALL, product="pr", angles=4)
 

@@ -14,10 +14,10 @@ from sweep_jobs import job, killed
 from training_runs import SMALL, assert_same_run, run
 
 from prproduct.lab import checkpoints, runs
-from prproduct.lab.engine import Stopped
 from prproduct.lab.errors import InputError
+from prproduct.lab.progress import Silent
+from prproduct.lab.stopping import Stopped
 from prproduct.lab.sweep import Plan, sweep
-from prproduct.lab.sweep.progress import Silent
 
 ray = pytest.importorskip("ray", reason="ray is not installed: pip install 'prproduct[ray]'")
 pytestmark = pytest.mark.slow

@@ -172,7 +172,7 @@ def test_a_full_disk_leaves_the_old_report_and_nothing_half_written(tmp_path, mo
         os.truncate(path, 10)
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("prproduct.lab.files._sync", full)
+    monkeypatch.setattr("prproduct.lab.files.sync", full)
     with pytest.raises(InputError, match=r"cannot be written \(No space left on device\)"):
         files.write("t", "l", SECTIONS[1:], target)
     assert target.read_text() == "the old one"

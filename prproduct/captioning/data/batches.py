@@ -17,7 +17,7 @@ from torch import Tensor
 from prproduct.captioning.data.prepared import Image
 from prproduct.captioning.metrics.files import ImageId
 from prproduct.lab.errors import InputError
-from prproduct.lab.keyed import keyed_bits
+from prproduct.lab.seeds import keyed_bits
 
 _ORDER, _CHOICE = 3, 4  # streams of random numbers
 
@@ -81,11 +81,11 @@ class CaptionBatch(NamedTuple):
     regions: Regions
     words: Tensor  # (images · captions, steps), begin with 0 and are padded with 0; captions of an image consecutive
     rows: Tensor  # (images,), indices into the training images
-    whole: int  # divisor of the summed loss: the number of words or captions of the batch over all processes
+    global_size: int  # divisor of the summed loss: the number of words or captions of the batch over all processes
 
     def to(self, device: torch.device) -> CaptionBatch:
         """The same on a device."""
-        return CaptionBatch(self.regions.to(device), self.words.to(device), self.rows.to(device), self.whole)
+        return CaptionBatch(self.regions.to(device), self.words.to(device), self.rows.to(device), self.global_size)
 
 
 class CaptionBatches:

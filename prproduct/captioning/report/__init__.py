@@ -15,7 +15,6 @@ from prproduct.captioning.report.training import angles, cost, training
 from prproduct.lab.errors import InputError
 from prproduct.lab.report import files
 from prproduct.lab.report.content import Section
-from prproduct.lab.report.origin import angles_of
 from prproduct.lab.runs import Record
 
 __all__ = ["TITLE", "check", "scores_of", "sections", "write"]
@@ -32,7 +31,7 @@ def check(record: Record) -> None:
     for run in group.runs:
         if run.counts:
             _ = run.scores
-            angles_of(record)
+            files.angles_of(record)
 
 
 def sections(records: Sequence[Record], pictures: Path | None = None) -> list[Section]:

@@ -19,20 +19,30 @@ from prproduct.captioning.inference import PHASE_NAMES
 from prproduct.captioning.report.scores import Scores, read_scores
 from prproduct.lab.errors import InputError
 from prproduct.lab.report import observations
-from prproduct.lab.report.charts import display
-from prproduct.lab.report.content import Block, Code, Paragraph, Section, Table, Text, number, seconds_text
+from prproduct.lab.report.content import (
+    Block,
+    Code,
+    Paragraph,
+    Section,
+    Table,
+    Text,
+    display,
+    number,
+    seconds_text,
+    written,
+)
 from prproduct.lab.report.observations import (
     BASELINE,
-    adjusted,
+    ORIGIN_COLUMNS,
+    RUNS_OPENING,
     by_product,
     distinguish,
     ending,
     mark_repetitions,
+    origin,
     sort_key,
 )
-from prproduct.lab.report.origin import COLUMNS as ORIGIN_COLUMNS
-from prproduct.lab.report.origin import OPENING, origin, written
-from prproduct.lab.report.statistics import PairedDifference, Sample, paired_difference
+from prproduct.lab.report.statistics import PairedDifference, Sample, holm, paired_difference
 from prproduct.lab.runs import CONFIG, HARMLESS, Record
 
 _EPOCH_KEYS = ("epoch", "step", "train_loss", "validation_loss", "validation_cider", "time")
@@ -143,7 +153,7 @@ def comparisons(groups: Sequence[Group]) -> list[Comparison]:
         if product != BASELINE and BASELINE in scored.scores
     ]
     tests = [found.p_value if found else None for *_, found in pairs]
-    return [Comparison(*pair, p_value) for pair, p_value in zip(pairs, adjusted(tests), strict=True)]
+    return [Comparison(*pair, p_value) for pair, p_value in zip(pairs, holm(tests), strict=True)]
 
 
 def groups(records: Sequence[Record]) -> list[Group]:
@@ -223,7 +233,7 @@ _HEADER = ("product", "phase", "seed", "ended", "test CIDEr", "validation CIDEr"
 
 def runs_table(groups: Sequence[Group]) -> list[Section]:
     """A section with a table of the runs of each group: how they ended, and the commands that made them."""
-    sections = [Section("Runs", (OPENING,))]
+    sections = [Section("Runs", (RUNS_OPENING,))]
     for group in groups:
         rows = [_row(run, stage.phase) for stage in group.stages for run in sorted(stage.runs, key=sort_key)]
         caption = f"{len(rows)} runs; {sum(run.counts for run in group.runs)} of them are averaged."

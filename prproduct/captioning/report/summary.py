@@ -8,8 +8,7 @@ from prproduct.captioning.report.runs import Comparison, Group, ScoredStage, Sta
 from prproduct.captioning.report.scores import SHARE_TRUE
 from prproduct.captioning.report.training import PARTS, endings, series, share, step_ratio
 from prproduct.lab.report import observations
-from prproduct.lab.report.charts import display
-from prproduct.lab.report.content import Block, Bullets, Paragraph, Section, Strong, Text, number, p_text
+from prproduct.lab.report.content import Block, Bullets, Paragraph, Section, Strong, Text, display, number, p_text
 from prproduct.lab.report.observations import BASELINE, left_out
 from prproduct.lab.report.statistics import SIGNIFICANCE
 

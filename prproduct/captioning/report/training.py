@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from prproduct.captioning.report.runs import Group, Run, Stage
-from prproduct.lab.report.charts import display
 from prproduct.lab.report.content import (
     Block,
     Chart,
@@ -19,12 +18,12 @@ from prproduct.lab.report.content import (
     Section,
     Table,
     Text,
+    display,
     number,
     seconds_text,
 )
-from prproduct.lab.report.observations import ALONE, BASELINE
-from prproduct.lab.report.origin import angles_of, machine
-from prproduct.lab.report.series import BAND, lines
+from prproduct.lab.report.files import angles_of
+from prproduct.lab.report.observations import ALONE, BAND, BASELINE, lines, machine
 from prproduct.probe import AngleRecord
 
 _CURVES = {

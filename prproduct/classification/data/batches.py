@@ -19,7 +19,7 @@ from torch import Tensor
 
 from prproduct.classification.data.dataset import Dataset
 from prproduct.lab.errors import InputError
-from prproduct.lab.keyed import keyed_bits
+from prproduct.lab.seeds import keyed_bits
 
 PADDING = 4
 # The last part of the key of each kind of random number, so that no two kinds share bits; dataset.py has 3.
@@ -91,7 +91,7 @@ class Batch(NamedTuple):
     images: Tensor  # float32, normalised
     labels: Tensor
     indices: Tensor  # in the training set, or among the evaluated images
-    whole: int  # images of this batch over all processes: the divisor of a mean loss
+    global_size: int  # images of this batch over all processes: the divisor of a mean loss
 
 
 class TrainingBatches:

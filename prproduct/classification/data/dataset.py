@@ -19,7 +19,7 @@ from prproduct.classification.data.fetch import Report, fetch, silent
 from prproduct.classification.data.formats import Pixels
 from prproduct.classification.data.sources import WIDESPREAD_MEAN, WIDESPREAD_STD, Source, source
 from prproduct.lab.errors import InputError
-from prproduct.lab.keyed import keyed_bits
+from prproduct.lab.seeds import keyed_bits
 
 NORMALISATIONS = ("true", "widespread")
 PROTOCOLS = ("validation", "paper")

@@ -13,7 +13,6 @@ from prproduct.classification.report.words import summary
 from prproduct.lab.errors import InputError
 from prproduct.lab.report import files
 from prproduct.lab.report.content import Section
-from prproduct.lab.report.origin import angles_of
 from prproduct.lab.runs import Record
 
 TITLE = "The PR product in image classification"
@@ -26,7 +25,7 @@ def check(record: Record) -> None:
     runs([group])
     if group.counted:
         training(group)
-        angles_of(record)
+        files.angles_of(record)
 
 
 def sections(records: Sequence[Record]) -> list[Section]:

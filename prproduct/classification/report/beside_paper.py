@@ -19,7 +19,7 @@ from prproduct.lab.report.content import (
     number,
     plus_minus,
 )
-from prproduct.lab.report.origin import machine
+from prproduct.lab.report.observations import machine
 from prproduct.lab.report.statistics import deviation_interval, pairs_needed
 
 _DATA = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}

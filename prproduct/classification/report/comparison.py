@@ -11,8 +11,8 @@ from typing import Any
 from prproduct.classification.data.sources import SOURCES
 from prproduct.lab.errors import InputError
 from prproduct.lab.report import observations
-from prproduct.lab.report.observations import BASELINE, adjusted, by_product, distinguish, ending, mark_repetitions
-from prproduct.lab.report.statistics import PairedDifference, Sample, paired_difference
+from prproduct.lab.report.observations import BASELINE, by_product, distinguish, ending, mark_repetitions
+from prproduct.lab.report.statistics import PairedDifference, Sample, holm, paired_difference
 from prproduct.lab.runs import CONFIG, HARMLESS, Record
 
 MEASURES = {"last": "last epoch", "selected": "selected epoch"}
@@ -105,7 +105,7 @@ def comparisons(groups: Iterable[Group]) -> list[Comparison]:
         if product != BASELINE and BASELINE in group.counted
     ]
     tests = [found.p_value if (found := group.difference(product, "last")) else None for group, product in pairs]
-    return [Comparison(*pair, p_value) for pair, p_value in zip(pairs, adjusted(tests), strict=True)]
+    return [Comparison(*pair, p_value) for pair, p_value in zip(pairs, holm(tests), strict=True)]
 
 
 def groups(records: Sequence[Record]) -> list[Group]:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from prproduct.classification.report.comparison import Group, Run
 from prproduct.lab.report.content import Block, Chart, Line, LinePanel, Paragraph, Section, display, number, ordered
-from prproduct.lab.report.origin import angles_of
-from prproduct.lab.report.series import BAND, lines
+from prproduct.lab.report.files import angles_of
+from prproduct.lab.report.observations import BAND, lines
 from prproduct.probe import AngleRecord
 
 _CURVES = {

@@ -23,13 +23,13 @@ from prproduct.lab.report.content import (
     p_text,
     plus_minus,
     seconds_text,
+    written,
 )
-from prproduct.lab.report.observations import ALONE, BASELINE, sort_key
-from prproduct.lab.report.origin import COLUMNS, OPENING, machine, origin, written
+from prproduct.lab.report.observations import ALONE, BASELINE, ORIGIN_COLUMNS, RUNS_OPENING, machine, origin, sort_key
 from prproduct.lab.report.statistics import PairedDifference, Sample
 
 _MEANINGFUL_SIGNS = 6  # with fewer pairs the sign test cannot reach p < 0.05
-_RUN_COLUMNS = ("product", "seed", "ended", "last, %", "selected, %", "time", *COLUMNS)
+_RUN_COLUMNS = ("product", "seed", "ended", "last, %", "selected, %", "time", *ORIGIN_COLUMNS)
 
 
 def errors(groups: Sequence[Group]) -> Table:
@@ -165,7 +165,7 @@ def _whole_epochs(run: Run) -> list[float]:
 
 def runs(groups: Sequence[Group]) -> list[Section]:
     """Return, for each group, a table of its runs and the settings that they share."""
-    sections = [Section("Runs", (OPENING,))]
+    sections = [Section("Runs", (RUNS_OPENING,))]
     for group in groups:
         ordered = sorted(group.runs, key=sort_key)
         caption = f"{len(group.runs)} runs; {sum(run.counts for run in group.runs)} of them are averaged."

@@ -18,8 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from prproduct.lab.report.content import Chart, IntervalPanel, LinePanel, Panel
-from prproduct.lab.report.content import display as display  # captioning.report imports it from here
+from prproduct.lab.report.content import Chart, IntervalPanel, LinePanel, Panel, display
 
 
 class Colour(NamedTuple):

@@ -1,7 +1,7 @@
 """The content of a report, independent of HTML or Markdown: sections of paragraphs, lists, tables, charts and cards.
 
 Text is plain and escaped by the writers, since names of folders and layers may hold any character; `Code` and `Strong`
-are the only markup. The functions at the end format numbers.
+are the only markup. The functions at the end return names, numbers and settings as text.
 """
 
 from __future__ import annotations
@@ -257,3 +257,16 @@ def seconds_text(seconds: float) -> str:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def written(value: object) -> str:
+    """Return a setting's value as text.
+
+    >>> written(True), written([81, 122]), written(5e-4)
+    ('yes', '81 and 122', '0.0005')
+    """
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return " and ".join(map(str, value)) or "none"
+    return f"{value:g}".replace("-", "−") if isinstance(value, float) else str(value)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -14,9 +13,10 @@ from prproduct.lab.files import check_writable, read_json, replace_durably, writ
 from prproduct.lab.report.content import Bullets, Code, Paragraph, Section, Text
 from prproduct.lab.report.markdown import markdown
 from prproduct.lab.report.page import html
-from prproduct.lab.runs import CONFIG, FORMAT, Record
+from prproduct.lab.runs import ANGLES, CONFIG, FORMAT, Record, check_angles
+from prproduct.probe import AngleRecord, read_jsonl
 
-Thing = TypeVar("Thing")
+Source = TypeVar("Source")
 SUFFIXES = (".html", ".htm", ".md")
 
 
@@ -41,18 +41,7 @@ def find_all(places: Iterable[str | Path]) -> tuple[list[Record], list[str]]:
             found.setdefault(folder.resolve(), folder)
     if not found:
         raise InputError("no run was given; name the folder of a run, or one that holds runs")
-    return sort_out(sorted(found.values()), _read)
-
-
-def sort_out(things: Iterable[Thing], read: Callable[[Thing], Record]) -> tuple[list[Record], list[str]]:
-    """Return what `read` returns for each thing, and a line for each InputError."""
-    records, broken = [], []
-    for thing in things:
-        try:
-            records.append(read(thing))
-        except InputError as error:
-            broken.append(str(error))
-    return records, broken
+    return _collect(sorted(found.values()), _read)
 
 
 def readable(records: Sequence[Record], check: Callable[[Record], object]) -> tuple[list[Record], list[str]]:
@@ -68,7 +57,23 @@ def readable(records: Sequence[Record], check: Callable[[Record], object]) -> tu
             raise InputError(f"{record.folder}: its records or its configuration are not a run's ({said})") from None
         return record
 
-    return sort_out(records, checked)
+    return _collect(records, checked)
+
+
+def angles_of(record: Record) -> list[AngleRecord]:
+    """Return the angle records of a run; [] if it has none."""
+    path = record.folder / ANGLES
+    if not os.path.lexists(path):
+        return []
+    check_angles(record)
+    try:
+        return read_jsonl(path)
+    except UnicodeDecodeError:
+        raise InputError(f"{path}: is not UTF-8, it is corrupt") from None
+    except (OSError, ValueError) as error:
+        raise InputError(str(error)) from None
+    except (TypeError, RecursionError) as error:
+        raise InputError(f"{path}: does not hold records of an AngleProbe ({error})") from None
 
 
 def unreadable(broken: Sequence[str]) -> list[Section]:
@@ -129,13 +134,18 @@ def write(title: str, lead: Text, sections: Sequence[Section], target: str | Pat
 
 def _replace(path: Path, content: str | bytes) -> None:
     # Bytes of a folder's name that are not UTF-8 are shown as question marks.
-    try:
-        with writing(path):
-            replace_durably(path, content if isinstance(content, bytes) else content.encode("utf-8", "replace"))
-    except BaseException:
-        with contextlib.suppress(OSError):
-            path.with_name(f".{path.name}.writing").unlink()
-        raise
+    replace_durably(path, content if isinstance(content, bytes) else content.encode("utf-8", "replace"))
+
+
+def _collect(sources: Iterable[Source], read: Callable[[Source], Record]) -> tuple[list[Record], list[str]]:
+    """Return what `read` returns for each source, and the message of each InputError that it raises."""
+    records, broken = [], []
+    for source in sources:
+        try:
+            records.append(read(source))
+        except InputError as error:
+            broken.append(str(error))
+    return records, broken
 
 
 def _below(place: Path) -> list[Path]:

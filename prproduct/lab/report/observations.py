@@ -1,20 +1,26 @@
-"""Runs as observations: how each ended, which are averaged, and how a difference between products is stated."""
+"""Runs as observations: how each ended, where it ran, which are averaged, and how a difference is stated."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from prproduct.lab.errors import InputError
-from prproduct.lab.report.content import ORDER, Block, Paragraph, number, ordered
-from prproduct.lab.report.statistics import SIGNIFICANCE, PairedDifference, holm
+from prproduct.lab.report.content import ORDER, Block, Code, Line, Paragraph, Text, number, ordered
+from prproduct.lab.report.statistics import SIGNIFICANCE, PairedDifference, Sample
 from prproduct.lab.runs import METRICS, Record
 
 BASELINE = "p"
 # The share of wall time for which the main thread of a run has the CPU where no other process takes its core.
 ALONE = 0.9
+BAND = "Lines are means over seeds, bands one standard deviation to each side."
+RUNS_OPENING = Paragraph(
+    "All runs that were found. Those that are unfinished, diverged or repeat another are in no average. Folders "
+    "are named as they were given; a + behind a commit says that files had been changed since."
+)
+ORIGIN_COLUMNS = ("folder", "commit", "command", "machine")
 NBSP = "\u00a0"  # keeps a number and its unit on one line
 
 
@@ -58,6 +64,7 @@ class Run:
 
 R = TypeVar("R", bound=Run)
 ByProduct = dict[str, dict[int, R]]
+Values = Mapping[str, Mapping[int, Mapping[float, float]]]  # product → seed → epoch or step → value
 
 
 def ending(record: Record, epochs: int, keys: Sequence[str]) -> tuple[str, bool]:
@@ -116,14 +123,28 @@ def sort_key(run: Run) -> tuple[int, str, int, str]:
     return place, run.product, run.seed, str(run.record.folder)
 
 
-def adjusted(tests: Sequence[float | None]) -> list[float | None]:
-    """Return the p values corrected by Holm's method; None stays None: there was no test.
+def lines(values: Values) -> tuple[Line, ...]:
+    """Return a line for each product: the mean over seeds, with a band of one standard deviation if there are several.
 
-    >>> adjusted([0.01, None, 0.03])
-    [0.02, None, 0.03]
+    >>> lines({"pr": {0: {1: 2.0, 2: 1.0}, 1: {1: 4.0, 2: math.nan}}})
+    (Line(product='pr', x=(1, 2), y=(3.0, 1.0), low=(1.585..., 1.0), high=(4.414..., 1.0)),)
     """
-    found = iter(holm([value for value in tests if value is not None]))
-    return [None if test is None else next(found) for test in tests]
+    drawn = []
+    for product, seeds in values.items():
+        places = sorted({place for found in seeds.values() for place in found})
+        samples = [_sample(found.get(place, math.nan) for found in seeds.values()) for place in places]
+        mean = tuple(sample.mean for sample in samples)
+        deviation = [sample.std or 0.0 for sample in samples]
+        low = tuple(m - d for m, d in zip(mean, deviation, strict=True)) if any(deviation) else ()
+        high = tuple(m + d for m, d in zip(mean, deviation, strict=True)) if any(deviation) else ()
+        if places:
+            drawn.append(Line(product, tuple(places), mean, low, high))
+    return tuple(drawn)
+
+
+def _sample(values: Iterable[float]) -> Sample:
+    finite = [value for value in values if math.isfinite(value)]
+    return Sample.of(finite) if finite else Sample(0, math.nan, None)
 
 
 def verdict(difference: PairedDifference | None, better: Callable[[float], bool], digits: int = 2) -> str:
@@ -174,3 +195,40 @@ def left_out(runs: Sequence[Run]) -> list[Block]:
     several = "runs are" if left > 1 else "run is"
     text = f"{left} of {len(runs)} {several} left out of every average; the last section says why."
     return [Paragraph(text)] if left else []
+
+
+def origin(record: Record) -> tuple[Text, ...]:
+    """Return the cells of the columns `ORIGIN_COLUMNS`."""
+    there = record.config["environment"]
+    return (
+        Code(str(record.folder)),
+        Code(commit(record)),
+        Code(str(there.get("command", "not recorded"))),
+        f"{machine(record)}, torch {there.get('versions', {}).get('torch', '?')}",
+    )
+
+
+def machine(record: Record) -> str:
+    """Return processor, device and threads of a run.
+
+    >>> from pathlib import Path
+    >>> machine(Record(Path("a"), {"environment": {"processor": "x86_64", "threads": 2}}, ()))
+    'x86_64, ?, 2 threads'
+    """
+    there = record.config["environment"]
+    hardware = there.get("hardware", {})
+    device, processes = hardware.get("device", "?"), hardware.get("processes", 1)
+    threads = there.get("threads", "?")
+    words = [str(there.get("processor", "?")), str(device), f"{threads} thread{'s' * (threads != 1)}"]
+    return ", ".join([*words, *([f"{processes} processes"] if processes != 1 else [])])
+
+
+def commit(record: Record) -> str:
+    """Return the first digits of the commit, with a + if files had been changed since.
+
+    >>> from pathlib import Path
+    >>> commit(Record(Path("a"), {"environment": {"commit": "0123456789abcdef+"}}, ()))
+    '0123456789+'
+    """
+    whole = record.config["environment"].get("commit")
+    return "not recorded" if whole is None else whole[:10] + ("+" if whole.endswith("+") else "")

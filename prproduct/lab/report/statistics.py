@@ -91,15 +91,19 @@ def paired_difference(
     return PairedDifference(sample.n, sample.mean, std, low, high, p_value, signs.count(-1), signs.count(1))
 
 
-def holm(p_values: Sequence[float]) -> list[float]:
+def holm(p_values: Sequence[float | None]) -> list[float | None]:
     """Return p values corrected for multiple tests by Holm's method, which SciPy does not have.
 
-    >>> [round(p, 3) for p in holm([0.01, 0.04, 0.03])]
-    [0.03, 0.06, 0.06]
+    None, for a comparison that has no test, stays None and does not count as a test.
+
+    >>> holm([0.01, None, 0.03])
+    [0.02, None, 0.03]
     """
-    adjusted, largest = [0.0] * len(p_values), 0.0
-    for rank, place in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
-        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[place]))
+    adjusted: list[float | None] = [None] * len(p_values)
+    ascending = sorted((p_value, place) for place, p_value in enumerate(p_values) if p_value is not None)
+    largest = 0.0
+    for rank, (p_value, place) in enumerate(ascending):
+        largest = max(largest, min(1.0, (len(ascending) - rank) * p_value))
         adjusted[place] = largest
     return adjusted
 

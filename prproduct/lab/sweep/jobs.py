@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Protocol
 
 from prproduct.lab import runs
-from prproduct.lab.engine import Stopped
 from prproduct.lab.errors import InputError
 from prproduct.lab.progress import Silent
-from prproduct.lab.stopping import StopSignals
+from prproduct.lab.stopping import Stopped, StopSignals
 
 POLL_SECONDS = 0.5
 # How an attempt at a job can end.

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import re
 import socket
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 
 from prproduct.lab.errors import InputError
 from prproduct.lab.hardware import cores
+from prproduct.lab.options import option
 from prproduct.lab.sweep.jobs import Workers
 from prproduct.lab.sweep.pool import Pool
 
@@ -23,10 +23,6 @@ _HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 
 _SETTINGS = 4
 
 
-def _is(default: Any, help: str) -> Any:
-    return field(default=default, metadata={"help": help})
-
-
 @dataclass(frozen=True)
 class Plan:
     """How many runs at once, and the resources of each.
@@ -36,11 +32,13 @@ class Plan:
     prproduct.lab.errors.InputError: workers is 0, it must be at least 1
     """
 
-    workers: int | None = _is(None, "runs at once; as many as there are cores or GPUs, or as the cluster has room for")
-    threads: int | None = _is(None, "CPU threads of a run; the cores are divided among the workers, on Ray 1")
-    gpus_per_run: float | None = _is(None, "1, or a share of one, or 0; a GPU for each if there are any")
-    retries: int = _is(2, "how often a run whose worker died is tried again")
-    ray: bool = _is(False, "on a Ray cluster: that of ADDRESS, or of $RAY_ADDRESS, or one started here")
+    workers: int | None = option(
+        None, "runs at once; as many as there are cores or GPUs, or as the cluster has room for"
+    )
+    threads: int | None = option(None, "CPU threads of a run; the cores are divided among the workers, on Ray 1")
+    gpus_per_run: float | None = option(None, "1, or a share of one, or 0; a GPU for each if there are any")
+    retries: int = option(2, "how often a run whose worker died is tried again")
+    ray: bool = option(False, "on a Ray cluster: that of ADDRESS, or of $RAY_ADDRESS, or one started here")
 
     def __post_init__(self) -> None:
         for name, least in (("workers", 1), ("threads", 1), ("retries", 0)):

@@ -75,7 +75,8 @@ class _Worker:
     """A worker process, and its current job."""
 
     def __init__(self, threads: int, gpu: str) -> None:
-        self.gpu, self.job = gpu, None  # type: str, Job | None
+        self.gpu = gpu
+        self.job: Job | None = None
         context = multiprocessing.get_context("spawn")
         self.connection, theirs = context.Pipe()
         self.process = context.Process(target=_work, args=(theirs, threads, gpu), name="sweep-worker")

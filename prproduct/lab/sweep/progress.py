@@ -16,7 +16,6 @@ from rich.progress import TaskID, TaskProgressColumn, TextColumn
 from prproduct.lab import runs
 from prproduct.lab.errors import InputError
 from prproduct.lab.progress import Bars
-from prproduct.lab.progress import Silent as Silent  # imported from here beside Terminal
 from prproduct.lab.sweep.jobs import Ending, Job, Result
 
 _LOOK_SECONDS = 1.0

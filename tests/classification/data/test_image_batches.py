@@ -9,7 +9,7 @@ from torch.utils._pytree import tree_leaves
 from prproduct.classification.data import Dataset, EvaluationBatches, TrainingBatches, split
 from prproduct.classification.data.batches import Augmentation, normalise
 from prproduct.lab.errors import InputError
-from prproduct.lab.keyed import keyed_bits
+from prproduct.lab.seeds import keyed_bits
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def test_two_processes_with_half_batches_see_what_one_sees_with_whole_ones(data)
         for one, left, right in zip(whole, *halves, strict=True):
             assert torch.equal(one.images, torch.cat((left.images, right.images)))
             assert torch.equal(one.labels, torch.cat((left.labels, right.labels)))
-            assert one.whole == left.whole == right.whole == len(one.images)
+            assert one.global_size == left.global_size == right.global_size == len(one.images)
             assert 0 <= len(left.images) - len(right.images) <= 1
 
 
@@ -181,7 +181,7 @@ def test_evaluation_sees_every_image_once_in_order_and_not_augmented(data):
         assert torch.equal(torch.cat([b.labels for b in seen]), data.test_labels)
         expected = normalise(data.test_images, data.mean, data.std)
         assert torch.equal(torch.cat([b.images for b in seen]), expected)
-        assert {b.whole for b in seen} == {11}
+        assert {b.global_size for b in seen} == {11}
     held = torch.tensor([5, 9, 100])
     (batch,) = EvaluationBatches.of_training(data, held)
     assert torch.equal(batch.labels, data.train_labels[held])
