@@ -61,12 +61,12 @@ def content(records: Sequence[Record], pictures: Path | None = None) -> tuple[st
         by_task.setdefault(record.config["task"], []).append(record)
     modules = {task: importlib.import_module(TASKS[task]) for task in by_task}
     options = {"captioner": {"pictures": pictures}} if pictures else {}
-    by_part = {task: modules[task].sections(own, **options.get(task, {})) for task, own in by_task.items()}
+    sections = {task: modules[task].sections(runs, **options.get(task, {})) for task, runs in by_task.items()}
     if len(by_task) == 1:
         (task,) = by_task
-        return modules[task].TITLE, by_part[task]
-    sections: list[Section] = []
-    for task, own in by_part.items():
-        for section in own:
-            sections.append(replace(section, title=f"{task}: {section.title}") if section.level == 2 else section)
-    return "The PR product, measured", sections
+        return modules[task].TITLE, sections[task]
+    return "The PR product, measured", [
+        replace(section, title=f"{task}: {section.title}") if section.level == 2 else section
+        for task, of_task in sections.items()
+        for section in of_task
+    ]
