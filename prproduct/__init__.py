@@ -1,4 +1,4 @@
-"""Products that keep the forward of w·x and change what its gradient does to the angle.
+"""Products that keep the forward of w·x and change its gradient.
 
 >>> import torch, prproduct as pr
 >>> layer = pr.nn.Linear(784, 256)  # torch.nn.Linear, with the backward of the PR product
@@ -35,7 +35,7 @@ __all__ = [
 __version__ = "0.2.0"
 
 _MODULES = {"functional", "nn", "probe", "products", "reference"}
-_PLACES = {"AngleProbe": "prproduct.probe"}  # of a name; all others are in prproduct.conversion
+_HOMES = {"AngleProbe": "prproduct.probe"}  # the module of a name; all others are in prproduct.conversion
 
 
 def __getattr__(name: str) -> Any:
@@ -44,7 +44,7 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"prproduct.{name}")
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(_PLACES.get(name, "prproduct.conversion")), name)
+    value = getattr(importlib.import_module(_HOMES.get(name, "prproduct.conversion")), name)
     globals()[name] = value
     return value
 

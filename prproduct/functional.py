@@ -3,8 +3,8 @@
 Each takes torch's own arguments plus `product=`, a name or an object from `products.py`. The forward of `p`, `pr`,
 `tempered` and `no-*` is torch's, bit for bit, for every dtype, device and option; `r` has its own.
 
-Backward reads p off the output, which is kept for it: no new memory where the next layer keeps it too, as BatchNorm and
-GELU do. With `memory="recompute"` the output is not kept, and p is computed again.
+Backward needs p = w·x. With `memory="save"` it takes p from the output, which is saved for it: no new memory where the
+next layer saves it too, as BatchNorm and GELU do. With `memory="recompute"` p is computed again from input and weight.
 """
 
 from __future__ import annotations
@@ -202,23 +202,19 @@ def _convolve(
     memory: Memory,
 ) -> Tensor:
     native = NATIVE_CONVOLUTIONS[dims, False]
-    steps, gaps = _per_axis(stride, dims), _per_axis(dilation, dims)
-    if steps is None or gaps is None or not _fit(dims, input, weight):
+    strides, dilations = _per_axis(stride, dims), _per_axis(dilation, dims)
+    if strides is None or dilations is None or not _fit(dims, input, weight):
         return _refuse(native, input, weight, bias, stride, padding, dilation, groups)
-    if input.dim() == dims + 1:  # unbatched
-        return _convolve(dims, input.unsqueeze(0), weight, bias, steps, padding, gaps, groups, product, memory).squeeze(
-            0
-        )
-    if isinstance(padding, str) and padding == "same" and all(step == 1 for step in steps):
-        # As torch does it: half on each side, and what is odd of it as an explicit zero at the far end.
-        reach = [gap * (size - 1) for gap, size in zip(gaps, weight.shape[2:], strict=True)]
-        if any(width % 2 for width in reach):
-            input = F.pad(input, [side for width in reversed(reach) for side in (0, width % 2)])
-        padding = [width // 2 for width in reach]
-    margins = _per_axis(0 if isinstance(padding, str) and padding == "valid" else padding, dims)
-    if margins is None:
+    if isinstance(padding, str) and padding == "same" and all(step == 1 for step in strides):
+        # As torch does it: half of the zeros on each side, and an odd one, explicitly, at the end.
+        totals = [step * (size - 1) for step, size in zip(dilations, weight.shape[2:], strict=True)]
+        if any(total % 2 for total in totals):
+            input = F.pad(input, [side for total in reversed(totals) for side in (0, total % 2)])
+        padding = [total // 2 for total in totals]
+    paddings = _per_axis(0 if isinstance(padding, str) and padding == "valid" else padding, dims)
+    if paddings is None:
         return _refuse(native, input, weight, bias, stride, padding, dilation, groups)
-    return apply(Convolution(steps, margins, gaps, groups), input, weight, bias, product, memory)
+    return _apply_batched(Convolution(strides, paddings, dilations, groups), input, weight, bias, product, memory)
 
 
 def _convolve_transposed(
@@ -234,20 +230,32 @@ def _convolve_transposed(
     product: str | Product,
     memory: Memory,
 ) -> Tensor:
-    geometry = (stride, padding, output_padding, dilation)
-    steps, margins, extra, gaps = (_per_axis(setting, dims) for setting in geometry)
-    if steps is None or margins is None or extra is None or gaps is None or not _fit(dims, input, weight):
+    strides, paddings, dilations = _per_axis(stride, dims), _per_axis(padding, dims), _per_axis(dilation, dims)
+    extra = _per_axis(output_padding, dims)
+    if strides is None or paddings is None or dilations is None or extra is None or not _fit(dims, input, weight):
         native = NATIVE_CONVOLUTIONS[dims, True]
         return _refuse(native, input, weight, bias, stride, padding, output_padding, groups, dilation)
-    contraction = Convolution(steps, margins, gaps, groups, extra, transposed=True)
-    if input.dim() == dims + 1:  # unbatched
+    contraction = Convolution(strides, paddings, dilations, groups, extra, transposed=True)
+    return _apply_batched(contraction, input, weight, bias, product, memory)
+
+
+def _apply_batched(
+    contraction: Convolution,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    product: str | Product,
+    memory: Memory,
+) -> Tensor:
+    """The convolution of a batch, or of a single image without a batch dimension."""
+    if input.dim() < weight.dim():
         return apply(contraction, input.unsqueeze(0), weight, bias, product, memory).squeeze(0)
     return apply(contraction, input, weight, bias, product, memory)
 
 
 def _per_axis(setting: Any, dims: int) -> tuple[int, ...] | None:
-    """One whole number for each axis, or None if that is not what `setting` says."""
-    if type(setting) is tuple and list(map(type, setting)) == [int] * dims:  # as layers give it
+    """One integer for each spatial axis, or None if `setting` is not an integer or a sequence of `dims` or 1."""
+    if type(setting) is tuple and list(map(type, setting)) == [int] * dims:  # what layers pass, without a slow loop
         return setting
     values = setting if isinstance(setting, Sequence) and not isinstance(setting, str) else (setting,)
     try:
@@ -259,12 +267,13 @@ def _per_axis(setting: Any, dims: int) -> tuple[int, ...] | None:
 
 
 def _fit(dims: int, input: Any, weight: Any) -> bool:
+    """True if input and weight are tensors with the dimensions of a convolution with `dims` spatial axes."""
     tensors = isinstance(input, Tensor) and isinstance(weight, Tensor)
     return tensors and input.dim() in (dims + 1, dims + 2) and weight.dim() == dims + 2
 
 
 def _refuse(native: Callable[..., Tensor], *arguments: Any) -> NoReturn:
-    """The error of torch's op for these arguments."""
+    """Raise the error that torch's own op has for these arguments."""
     native(*arguments)
     raise TypeError(f"prproduct cannot take arguments like these for {native.__name__}, though torch can")
 

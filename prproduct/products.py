@@ -1,16 +1,16 @@
-r"""The products: what each does to the two halves of a gradient.
+r"""The products: what each does to the two parts of a gradient.
 
 For a weight vector w and a data vector x at the angle θ, the gradient of the inner product p = w·x for w is x itself,
-and x falls into two orthogonal halves (the paper's Equation 3):
+and x is the sum of two orthogonal parts (the paper's Equation 3):
 
     ∂p/∂w = P_x + R_x        P_x = (p/‖w‖²)·w   the length gradient:     it stretches w
                              R_x = x − P_x      the direction gradient:  it turns w;  ‖R_x‖ = ‖x‖·|sin θ|
 
-Every product of this library multiplies these two halves by two numbers that depend on the angle, its *gains*:
+Every product of this library multiplies these two parts by two numbers that depend on the angle, its *gains*:
 
     ∂/∂w = length·P_x + direction·R_x            ∂/∂x likewise, with w and x exchanged
 
-| product          | value        | length              | direction    | halves of ∂/∂x      |
+| product          | value        | length              | direction    | gains of ∂/∂x       |
 | ---------------- | ------------ | ------------------- | ------------ | ------------------- |
 | `p`              | p            | 1                   | 1            | same gains          |
 | `pr` (paper)     | p            | 1                   | 1/\|sin θ\|  | same gains          |
@@ -68,10 +68,11 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Pair:
-    """What a rule may know of a (weight vector, data vector) pair; one tensor element a pair.
+    """What gains may depend on; one tensor element is one pair of a weight vector and a data vector.
 
-    `cos`, `sin` (= |sin θ|) and `inverse_sin` have the shape of the layer's output, with several groups split off;
-    the two norms broadcast against it. `inverse_sin` is 1/|sin θ|, or 1 where the angle cannot be resolved.
+    `cos`, `sin` (= |sin θ|) and `inverse_sin` have the shape of the layer's output; with several groups, that is
+    (batch, groups, channels of a group, *spatial). The two norms broadcast against it. `inverse_sin` is 1/|sin θ|, or 1
+    where the angle cannot be resolved.
     """
 
     cos: Tensor
@@ -81,7 +82,7 @@ class Pair:
 
     @property
     def sin(self) -> Tensor:
-        """|sin θ|, down to exactly parallel vectors, where its square is some eps of noise and eps stands for 0."""
+        """|sin θ|, or eps where its square is no more than rounding error: there sqrt has a finite derivative."""
         square = (1.0 - self.cos) * (1.0 + self.cos)
         eps = torch.finfo(square.dtype).eps
         return torch.where(square > 4.0 * eps, square, eps**2).sqrt()
@@ -97,7 +98,8 @@ class Gains(NamedTuple):
 class Product:
     """Base of all products: subclass it, give it a `name` and define `gains`.
 
-    Override `input_gains` to treat x differently from w, and `value` for a forward other than the inner product.
+    Override `input_gains` to treat x differently from w, and `value` for a forward other than the inner product, which
+    sets `has_native_forward` to False.
     """
 
     name: ClassVar[str]
@@ -118,7 +120,7 @@ class Product:
         return weight_gains
 
     def value(self, pair: Pair) -> Tensor | float:
-        """The forward, as a multiple of the inner product; left as it is, the native op runs, bit for bit."""
+        """The forward, as a multiple of the inner product. Unless overridden, the forward is the native op's."""
         return 1.0
 
     def __str__(self) -> str:
@@ -147,7 +149,7 @@ class PR(Product):
 
 @dataclass(frozen=True)
 class R(Product):
-    """Rejection only: sign(cos θ)‖w‖(‖x‖ − ‖R_x‖), as p·|cos θ|/(1 + |sin θ|), for the difference would cancel."""
+    """Rejection only: sign(cos θ)‖w‖(‖x‖ − ‖R_x‖), computed as p·|cos θ|/(1 + |sin θ|), where nothing cancels."""
 
     name = "r"
 
@@ -164,7 +166,7 @@ class Tempered(Product):
 
     name = "tempered"
     power: float = 0.5
-    # torch.compile builds numbers into its code, and cannot make them symbols in a backward; tensors are looked up.
+    # For torch.compile: a float becomes a constant of its code, and at a second power a symbol, which backwards refuse.
     _power: Tensor = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -223,13 +225,13 @@ class PRW(PR):
         return Gains(length=1.0, direction=1.0)
 
 
-# The products that have a name here and, but for `p`, a loop in csrc/pair.h.
+# The products with a name and, but for `p`, with kernels (CONTRIBUTING.md, "How to add a product", lists the files).
 BUILT_IN: tuple[type[Product], ...] = (P, PR, R, Tempered, NoLength, NoDirection, NoDirectionW, PRW)
 _BY_NAME = {product.name: product for product in BUILT_IN}
 
 
 def resolve(product: str | Product) -> Product:
-    """The product that a name or an object stands for.
+    """The product with this name; a `Product` is returned as it is.
 
     >>> resolve("pr")
     PR()

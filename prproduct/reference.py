@@ -1,4 +1,4 @@
-"""The paper's equations, literally, under autograd: what they underline is detached, the rest is differentiated.
+"""The paper's equations, literally, under autograd: what they hold constant is detached, the rest is differentiated.
 
 Slow, memory-hungry, undefined at parallel vectors and inexact near them: in float64, against 50 digits, the literal
 formula errs by 3e-11 at |sin θ| = 1e-3 and by 5e-5 at 1e-6. It is the oracle for everything else, and shares no
@@ -33,7 +33,8 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None, *, product
     >>> w.grad.round(decimals=4)
     tensor([[4., 5.]])
     """
-    # A zero vector has no angle, and the literal formula is NaN there: such pairs are taken out and given a value.
+    # A zero vector has no angle, and the literal formula is NaN there: it is computed with a dummy in place of the zero
+    # vector, and the pair then gets the inner product, or 0 for a product whose gradient is 0 at orthogonal vectors.
     dummy = torch.linspace(1, 2, input.shape[-1], dtype=input.dtype, device=input.device)
     x = torch.where(input.norm(dim=-1, keepdim=True) > 0, input, dummy)
     w = torch.where(weight.norm(dim=-1, keepdim=True) > 0, weight, dummy.flip(0))
@@ -110,7 +111,7 @@ _PRODUCTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "no-direction-w": _no_direction_w,
     "pr-w": _weight_only(_pr),
 }
-_FLAT_AT_ZERO = ("r", "no-direction")
+_FLAT_AT_ZERO = ("r", "no-direction")  # both gradients are 0 where cos θ is
 
 
 def _convolution(
@@ -124,7 +125,11 @@ def _convolution(
     *,
     product: str = "pr",
 ) -> Tensor:
-    """PR-CNN, Equation 13: the product of every flattened window with every flattened kernel of its group."""
+    """PR-CNN, Equation 13: the product of every flattened window with every flattened kernel of its group.
+
+    >>> conv2d(torch.randn(1, 4, 8, 8), torch.randn(6, 2, 3, 3), stride=2, padding=1, groups=2).shape
+    torch.Size([1, 6, 4, 4])
+    """
     dims = weight.dim() - 2
     stride, padding, dilation = (_per_axis(setting, dims) for setting in (stride, padding, dilation))
     windows = F.pad(input, [side for width in reversed(padding) for side in (width, width)])
@@ -151,7 +156,11 @@ def _convolution_transposed(
     *,
     product: str = "pr",
 ) -> Tensor:
-    """The convolution of the zero-stuffed input with the flipped kernels, which is what a transposed convolution is."""
+    """A transposed convolution, as the convolution of the zero-stuffed input with the flipped kernels.
+
+    >>> conv_transpose2d(torch.randn(1, 4, 5, 5), torch.randn(4, 3, 4, 4), stride=2, padding=1).shape
+    torch.Size([1, 3, 10, 10])
+    """
     dims = weight.dim() - 2
     stride, padding, output_padding, dilation = (
         _per_axis(v, dims) for v in (stride, padding, output_padding, dilation)

@@ -1,6 +1,6 @@
-// One step of a recurrent layer for one sequence, and its backward: ops/recurrence.py has the same in torch.
+// One step of a recurrent layer for one sequence, and its backward: ops/cells.py has the same in torch.
 //
-// a: the gates from the input; b: those from the hidden state, to which `bias` is to be added; h and c: the state.
+// a: the gates from the input; b + bias: the gates from the hidden state; h and c: the state, which is replaced.
 #pragma once
 
 #include "vector_math.h"

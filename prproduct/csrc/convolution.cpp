@@ -1,11 +1,10 @@
 // The backward of a convolution under a product, and the value of a product that has its own.
 #include "convolution.h"
 
-#include "operators.h"
-
 namespace prproduct {
 namespace {
 
+// numbers[first:], as depth, height and width.
 Extent extent_of(const Sizes& numbers, size_t first, int64_t missing) {
   Extent extent{missing, missing, missing};
   size_t axes = numbers.size() - first;
@@ -36,7 +35,7 @@ void check_geometry(const Geometry& geometry, size_t axes) {
   check(geometry.groups >= 1, "groups must be at least 1, not ", geometry.groups);
 }
 
-// Sizes along one axis: of windows over `dense` numbers, or of what `windows` transposed windows cover.
+// Sizes along one axis: the number of windows in `dense` elements, and the number of elements that `windows` cover.
 int64_t windows_over(int64_t dense, int64_t kernel, int64_t stride, int64_t padding, int64_t dilation) {
   int64_t room = dense + 2 * padding - dilation * (kernel - 1) - 1;
   return room < 0 ? -1 : room / stride + 1;
@@ -103,20 +102,20 @@ Tensor Convolution::in_layout(const Tensor& t) const {
   return torch::stable::contiguous(t, t.dim() == 5 ? MemoryFormat::ChannelsLast3d : MemoryFormat::ChannelsLast);
 }
 
-Tensor Convolution::like(void* data, const Tensor& t) const {
+Tensor Convolution::view_like(void* data, const Tensor& t) const {
   Sizes sizes = sizes_of(t);
   return view_of(data, sizes, channels_last ? channels_last_strides(sizes) : contiguous_strides(sizes), t);
 }
 
 Tensor Convolution::native_value() const {
-  return call("aten::convolution", "", input, weight, std::optional<Tensor>(), geometry.stride, geometry.padding,
-              geometry.dilation, geometry.transposed, geometry.output_padding, groups)[0];
+  return call_aten("aten::convolution", "", input, weight, std::optional<Tensor>(), geometry.stride, geometry.padding,
+                   geometry.dilation, geometry.transposed, geometry.output_padding, groups)[0];
 }
 
 std::pair<Tensor, Tensor> Convolution::native_backward(const Tensor& of_output, bool wants_input,
                                                        bool wants_weight) const {
   const std::array<bool, 3> wanted{wants_input, wants_weight, false};
-  auto [grad_input, grad_weight, none] = call<3>(
+  auto [grad_input, grad_weight, none] = call_aten<3>(
       "aten::convolution_backward", "", of_output, input, weight, std::optional<Sizes>(), geometry.stride,
       geometry.padding, geometry.dilation, geometry.transposed, geometry.output_padding, groups,
       torch::headeronly::HeaderOnlyArrayRef<bool>(wanted.data(), wanted.size()));
@@ -125,47 +124,44 @@ std::pair<Tensor, Tensor> Convolution::native_backward(const Tensor& of_output, 
 
 namespace {
 
-// Whether the bias is so large that output − bias has lost p, and p is worth computing again.
+// The norm of a window, as the root of their mean square without padding: an estimate for `bias_dominates`.
 template <class S>
-bool bias_dominates(const Convolution& call, const WeightVectors<Working<S>>& weights) {
-  double bias = 0, norms = 0;
-  for (auto b : weights.bias) bias += std::abs(b);
-  for (auto norm : weights.norm) norms += norm;
+double mean_window_norm(const Convolution& call) {
   int64_t length = call.input.numel() / call.batch;
   std::vector<double> squares(call.batch);
   parallel_for(call.batch, length, [&](int64_t begin, int64_t end) {
     for (int64_t n = begin; n < end; ++n) {
-      squares[n] = sum_of_squares(length, static_cast<const S*>(call.input.data_ptr()) + n * length);
+      squares[n] = sum_of_squares(length, data_of<S>(call.input) + n * length);
     }
   });
   double square = 0;
   for (double s : squares) square += s;
   double window = double(call.in * numel_of(call.frame.kernel)) / call.input.numel();
-  return !(bias <= 2 * norms * std::sqrt(square * window));
+  return std::sqrt(square * window);
 }
 
-// One group of one image: the norms of its windows, the split of its pairs, and the multiples for its input places.
+// A task is one group of one image. This has the memory of a thread for one task after the other: the norms of the
+// windows, the split of the gradient, and the multiples that are added along the input.
 template <class S>
 struct GroupSplit {
   using T = Working<S>;
   const Convolution& call;
   const PairLoops<T>& loops;
   const WeightVectors<T>& weights;
-  StoredPairs<S> pairs;
+  PairData<S> pairs;
   T scale;
   WindowSums<T> sums;
   std::vector<T> squares, norm, inverse, along, row_sums;
 
   GroupSplit(const Convolution& call_, const PairLoops<T>& loops_, const WeightVectors<T>& weights_,
-             StoredPairs<S> pairs_, T scale_)
+             PairData<S> pairs_, T scale_)
       : call(call_), loops(loops_), weights(weights_), pairs(pairs_), scale(scale_), sums(call_.frame),
         squares(call_.input_places), norm(call_.output_places), inverse(call_.output_places),
         along(call_.output_places), row_sums(call_.out) {}
 
-  void measure_windows(int64_t image, int64_t group) {
-    const S* input = static_cast<const S*>(call.input.data_ptr());
+  void measure_windows(int64_t task) {
     int64_t places = call.input_places;
-    input += (image * call.groups + group) * call.in * places;
+    const S* input = data_of<S>(call.input) + task * call.in * places;
     if (call.channels_last) {
       for (int64_t k = 0; k < places; ++k) squares[k] = sum_of_squares(call.in, input + k * call.in);
     } else {
@@ -176,13 +172,14 @@ struct GroupSplit {
   }
 
   // along_weight: one number for each weight vector of the group
-  void split(int64_t image, int64_t group, double* along_weight) {
+  void split(int64_t task, double* along_weight) {
     std::fill(along.begin(), along.end(), T(0));
-    StoredPairs<S> here = pairs.at((image * call.groups + group) * call.out * call.output_places);
-    call.channels_last ? split_rows(here, along_weight) : split_planes(here, group * call.out, along_weight);
+    PairData<S> here = pairs.at(task * call.out * call.output_places);
+    int64_t first_weight = task % call.groups * call.out;
+    call.channels_last ? split_rows(here, along_weight) : split_planes(here, first_weight, along_weight);
   }
 
-  void split_planes(StoredPairs<S> here, int64_t first_weight, double* along_weight) {
+  void split_planes(PairData<S> here, int64_t first_weight, double* along_weight) {
     constexpr int64_t places = 1024;  // what they share stays in the first-level cache, channel after channel
     for (int64_t start = 0; start < call.output_places; start += places) {
       int64_t count = std::min(places, call.output_places - start);
@@ -196,12 +193,12 @@ struct GroupSplit {
     }
   }
 
-  void split_rows(StoredPairs<S> here, double* along_weight) {
+  void split_rows(PairData<S> here, double* along_weight) {
     constexpr int64_t rows = 64;  // summed in the working type before they are added in float64
     for (int64_t start = 0; start < call.output_places; start += rows) {
       std::fill(row_sums.begin(), row_sums.end(), T(0));
       for (int64_t k = start; k < std::min(call.output_places, start + rows); ++k) {
-        along[k] = split_stored_row(loops, call.out, here.at(k * call.out), scale, {norm[k], inverse[k]}, weights, 0,
+        along[k] = split_stored_row(loops, call.out, here.at(k * call.out), scale, {norm[k], inverse[k]}, weights,
                                     row_sums.data());
       }
       for (int64_t k = 0; k < call.out; ++k) along_weight[k] += row_sums[k];
@@ -216,21 +213,42 @@ struct GroupSplit {
   }
 };
 
+// grad_input = grad_input·unscale + x·coefficients·largest, for all channels of a task
+template <class S>
+void add_along_inputs(const Convolution& call, const Working<S>* coefficients, const std::vector<Working<S>>& largest,
+                      Working<S> unscale, S* grad_input) {
+  const S* input = data_of<S>(call.input);
+  int64_t places = call.input_places, size = call.in * places;
+  parallel_for(call.batch * call.groups, size * 3, [&](int64_t begin, int64_t end) {
+    for (int64_t task = begin; task < end; ++task) {
+      const Working<S>* multiples = coefficients + task * places;
+      for (int64_t c = 0; c < call.in && !call.channels_last; ++c) {
+        int64_t at = task * size + c * places;
+        add_along_each(places, input + at, multiples, largest[task], unscale, grad_input + at);
+      }
+      for (int64_t k = 0; k < places && call.channels_last; ++k) {
+        int64_t at = task * size + k * call.in;
+        add_along(call.in, input + at, multiples[k], largest[task], unscale, grad_input + at);
+      }
+    }
+  });
+}
+
 template <class S>
 std::pair<Tensor, Tensor> backward(Convolution call, const ProductCall& product, bool wants_input, bool wants_weight) {
   using T = Working<S>;
   auto weights = weight_vectors<S>(call, product.floor);
-  if (call.bias && bias_dominates<S>(call, weights)) {
+  if (call.bias && weights.bias_dominates(mean_window_norm<S>(call))) {
     call.output = call.in_layout(call.native_value());
     call.bias.reset();
     weights = weight_vectors<S>(call, product.floor);
   }
-  if (call.is_depthwise()) return depthwise_backward(call, product, wants_input, wants_weight);
-
   auto loops = backward_loops<T>(product);
-  const S* grad = static_cast<const S*>(call.grad.data_ptr());
+  if (call.is_depthwise()) return depthwise_backward<S>(call, weights, loops, wants_input, wants_weight);
+
+  const S* grad = data_of<S>(call.grad);
   S* scaled = workspace<S>(Buffer::scaled_grad, call.grad.numel());
-  StoredPairs<S> pairs{static_cast<const S*>(call.output.data_ptr()), grad, scaled};
+  PairData<S> pairs{data_of<S>(call.output), grad, scaled};
   T scale = storage_scale(call.grad.numel(), grad);
   int64_t tasks = call.batch * call.groups;
   T* coefficients = workspace<T>(Buffer::coefficients, tasks * call.input_places);
@@ -240,13 +258,13 @@ std::pair<Tensor, Tensor> backward(Convolution call, const ProductCall& product,
   parallel_for(tasks, call.out * call.output_places * kPairWork, [&](int64_t begin, int64_t end) {
     GroupSplit<S> split(call, loops, weights, pairs, scale);
     for (int64_t task = begin; task < end; ++task) {
-      split.measure_windows(task / call.groups, task % call.groups);
-      split.split(task / call.groups, task % call.groups, &along_weight[task * call.out]);
+      split.measure_windows(task);
+      split.split(task, &along_weight[task * call.out]);
       if (along_input) largest[task] = split.multiples_of_input(coefficients + task * call.input_places);
     }
   });
 
-  Tensor scaled_grad = call.like(scaled, call.grad);
+  Tensor scaled_grad = call.view_like(scaled, call.grad);
   Tensor grad_input, grad_weight;
   if (loops.weight_only && wants_input) {
     grad_input = call.native_backward(call.grad, true, false).first;
@@ -254,31 +272,10 @@ std::pair<Tensor, Tensor> backward(Convolution call, const ProductCall& product,
   } else {
     std::tie(grad_input, grad_weight) = call.native_backward(scaled_grad, wants_input, wants_weight);
   }
-  if (along_input) {
-    const S* input = static_cast<const S*>(call.input.data_ptr());
-    S* result = static_cast<S*>(grad_input.data_ptr());
-    int64_t places = call.input_places, size = call.in * places;
-    parallel_for(tasks, size * 3, [&](int64_t begin, int64_t end) {
-      for (int64_t task = begin; task < end; ++task) {
-        const T* multiples = coefficients + task * places;
-        for (int64_t c = 0; c < call.in && !call.channels_last; ++c) {
-          int64_t at = task * size + c * places;
-          add_along_each(places, input + at, multiples, largest[task], 1 / scale, result + at);
-        }
-        for (int64_t k = 0; k < places && call.channels_last; ++k) {
-          int64_t at = task * size + k * call.in;
-          add_along(call.in, input + at, multiples[k], largest[task], 1 / scale, result + at);
-        }
-      }
-    });
-  }
-  if (wants_weight) {
-    add_along_weights(call, weights, along_weight, 1 / scale, static_cast<S*>(grad_weight.data_ptr()));
-  }
+  if (along_input) add_along_inputs(call, coefficients, largest, 1 / scale, data_of<S>(grad_input));
+  if (wants_weight) add_along_weights(call, weights, along_weight, 1 / scale, data_of<S>(grad_weight));
   return {grad_input, grad_weight};
 }
-
-}  // namespace
 
 std::tuple<Tensor, Tensor> convolution_backward(Tensor grad, Tensor input, Tensor weight, std::optional<Tensor> bias,
                                                 Tensor output, Sizes stride, Sizes padding, Sizes dilation,
@@ -304,20 +301,26 @@ Tensor convolution_value(Tensor p, Tensor input, Tensor weight, Sizes stride, Si
   if (p.numel() == 0 || input.numel() == 0) return torch::stable::new_zeros(p, sizes_of(p));
   dispatch_dtype(p.scalar_type(), [&](auto stored) {
     using S = decltype(stored);
-    const S* output = static_cast<const S*>(call.output.data_ptr());
+    const S* output = data_of<S>(call.output);
     auto loops = forward_loops<Working<S>>({product, parameter, floor});
     auto weights = weight_vectors<S>(call, floor);
     int64_t tasks = call.batch * call.groups;
     parallel_for(tasks, call.out * call.output_places * kPairWork, [&](int64_t begin, int64_t end) {
-      GroupSplit<S> split(call, loops, weights, {output, output, static_cast<S*>(value.data_ptr())}, 1);
+      GroupSplit<S> split(call, loops, weights, {output, output, data_of<S>(value)}, 1);
       std::vector<double> unused(call.out);
       for (int64_t task = begin; task < end; ++task) {
-        split.measure_windows(task / call.groups, task % call.groups);
-        split.split(task / call.groups, task % call.groups, unused.data());
+        split.measure_windows(task);
+        split.split(task, unused.data());
       }
     });
   });
   return value;
 }
 
+STABLE_TORCH_LIBRARY_IMPL(prproduct, CPU, m) {
+  m.impl("convolution_backward", TORCH_BOX(&convolution_backward));
+  m.impl("convolution_value", TORCH_BOX(&convolution_value));
+}
+
+}  // namespace
 }  // namespace prproduct

@@ -18,7 +18,7 @@ struct Convolution {
   bool channels_last;  // never with several groups
   Frame frame;
   int64_t batch, groups, in, out;         // channels of one group
-  int64_t input_places, output_places;    // of one channel
+  int64_t input_places, output_places;    // spatial positions of one channel
   int64_t weight_pieces, piece_length;    // contiguous parts of the weight vectors
 
   Convolution(const Tensor& grad, const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias,
@@ -42,7 +42,7 @@ struct Convolution {
   }
 
   Tensor in_layout(const Tensor& t) const;  // t itself where it has this layout already
-  Tensor like(void* data, const Tensor& t) const;  // this memory, with the shape of t
+  Tensor view_like(void* data, const Tensor& t) const;  // `data` as a tensor of the shape of t
   Tensor native_value() const;  // p, by ATen
   std::pair<Tensor, Tensor> native_backward(const Tensor& grad, bool wants_input, bool wants_weight) const;
 };
@@ -50,8 +50,8 @@ struct Convolution {
 template <class S>
 WeightVectors<Working<S>> weight_vectors(const Convolution& call, double floor) {
   using T = Working<S>;
-  const S* weight = static_cast<const S*>(call.weight.data_ptr());
-  const S* bias = call.bias ? static_cast<const S*>(call.bias->data_ptr()) : nullptr;
+  const S* weight = data_of<S>(call.weight);
+  const S* bias = call.bias ? data_of<S>(*call.bias) : nullptr;
   std::vector<T> squares(call.groups * call.out);
   for (int64_t piece = 0; piece < call.weight_pieces; ++piece) {
     squares[call.vector_of(piece)] += sum_of_squares(call.piece_length, weight + piece * call.piece_length);
@@ -63,8 +63,8 @@ WeightVectors<Working<S>> weight_vectors(const Convolution& call, double floor) 
   return weights;
 }
 
-// The multiples of windows that are added up for every input place, divided by `scale`, the largest of them: a sum over
-// windows of along/‖x‖ may overflow where along·x/‖x‖ does not.
+// along = along/‖x‖/scale, where the returned `scale` is the largest |along|: the sum of along/‖x‖ over the windows that
+// cover an input place may overflow where its product with x does not.
 template <class T>
 PRPRODUCT_CLONES T normalize_multiples(int64_t count, const T* inverse, T* along) {
   T scale = largest_of(count, along);
@@ -75,7 +75,7 @@ PRPRODUCT_CLONES T normalize_multiples(int64_t count, const T* inverse, T* along
   return scale;
 }
 
-// grad_weight = grad_weight·unscale + w/‖w‖ · the sums of all images
+// grad_weight = grad_weight·unscale + w/‖w‖·Σ_n along[n], where `along` is (batch, weight vectors)
 template <class S>
 void add_along_weights(const Convolution& call, const WeightVectors<Working<S>>& weights,
                        const std::vector<double>& along, Working<S> unscale, S* grad_weight) {
@@ -87,7 +87,7 @@ void add_along_weights(const Convolution& call, const WeightVectors<Working<S>>&
     for (int64_t n = 0; n < call.batch; ++n) sum += along[n * vectors + k];
     sums[k] = T(sum);
   }
-  const S* weight = static_cast<const S*>(call.weight.data_ptr());
+  const S* weight = data_of<S>(call.weight);
   for (int64_t piece = 0; piece < call.weight_pieces; ++piece) {
     int64_t k = call.vector_of(piece), at = piece * call.piece_length;
     add_along(call.piece_length, weight + at, weights.inverse[k], sums[k], unscale, grad_weight + at);
@@ -95,7 +95,8 @@ void add_along_weights(const Convolution& call, const WeightVectors<Working<S>>&
 }
 
 // The whole backward of a depthwise convolution, plane by plane (depthwise.cpp).
-std::pair<Tensor, Tensor> depthwise_backward(const Convolution& call, const ProductCall& product, bool wants_input,
-                                             bool wants_weight);
+template <class S>
+std::pair<Tensor, Tensor> depthwise_backward(const Convolution& call, const WeightVectors<Working<S>>& weights,
+                                             const PairLoops<Working<S>>& loops, bool wants_input, bool wants_weight);
 
 }  // namespace prproduct

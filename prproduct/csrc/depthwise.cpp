@@ -1,11 +1,11 @@
-// The backward of a depthwise convolution. Native depthwise convolutions take no longer than a few passes over memory, so
-// here all of it, the products too, is done plane by plane in the cache.
+// The backward of a depthwise convolution, which runs no native backward: a native depthwise convolution takes no longer
+// than a few passes over memory, so all of it, the products too, is computed here plane by plane in the cache.
 #include "convolution.h"
 
 namespace prproduct {
 namespace {
 
-// Three taps at a time share a read, and their sums do not wait for each other.
+// sums[i] = Σ a·b[i]. Three taps at a time read a once, and their sums do not wait for each other.
 template <class T>
 PRPRODUCT_CLONES void dot_three(int64_t count, const T* a, std::array<const T*, 3> b, T* sums) {
   const T *b0 = b[0], *b1 = b[1], *b2 = b[2];
@@ -19,6 +19,7 @@ PRPRODUCT_CLONES void dot_three(int64_t count, const T* a, std::array<const T*, 
   sums[0] = sum0, sums[1] = sum1, sums[2] = sum2;
 }
 
+// to += Σ_i from[i]·factors[i]
 template <class T>
 PRPRODUCT_CLONES void add_three(int64_t count, std::array<const T*, 3> from, std::array<T, 3> factors, T* to) {
   const T *from0 = from[0], *from1 = from[1], *from2 = from[2];
@@ -63,14 +64,14 @@ struct Plane {
   // along_weight (out,), and dW of this image (out, taps); grad_input may be null
   void run(int64_t task, S* grad_input, double* along_weight, T* grad_weight) {
     int64_t channel = task % call.groups, in_places = call.input_places, out_places = call.output_places;
-    const T* x = as_working(in_places, data<S>(call.input) + task * in_places, input.data());
+    const T* x = as_working(in_places, data_of<S>(call.input) + task * in_places, input.data());
     measure_windows(x);
     std::fill(along.begin(), along.end(), T(0));
     std::fill(result_frame.begin(), result_frame.end(), T(0));
     for (int64_t k = 0; k < call.out; ++k) {
       int64_t vector = channel * call.out + k, at = (task * call.out + k) * out_places;
-      const T* y = as_working(out_places, data<S>(call.output) + at, output.data());
-      const T* g = as_working(out_places, data<S>(call.grad) + at, grad.data());
+      const T* y = as_working(out_places, data_of<S>(call.output) + at, output.data());
+      const T* g = as_working(out_places, data_of<S>(call.grad) + at, grad.data());
       along_weight[k] = loops.plane(out_places, {y, g, scaled.data()}, norm.data(), inverse.data(), weights[vector],
                                     along.data(), loops.floor, loops.parameter);
       multiply(vector, g, grad_input != nullptr, grad_weight + k * offsets.size());
@@ -79,11 +80,6 @@ struct Plane {
   }
 
  private:
-  template <class U>
-  static const U* data(const Tensor& t) {
-    return static_cast<const U*>(t.data_ptr());
-  }
-
   void measure_windows(const T* x) {
     call.frame.place_dense(x, input_frame.data());
     sum_squares_of_columns(1, call.input_places, x, squares.data());
@@ -91,9 +87,9 @@ struct Plane {
     norms_of_squares(call.output_places, norm.data(), inverse.data());
   }
 
-  // dW[tap] = Σ D·g · x[· + tap], dX[· + tap] += w[tap] · D·g; with g itself in the latter for a product of w alone.
+  // dW[tap] = Σ D·g · x[· + tap], dX[· + tap] += w[tap] · D·g; the latter with g itself if the product changes dW alone.
   void multiply(int64_t vector, const T* g, bool wants_input, T* grad_weight) {
-    const S* weight = data<S>(call.weight) + vector * offsets.size();
+    const S* weight = data_of<S>(call.weight) + vector * offsets.size();
     T* windows = scaled_frame.data() + reach;
     call.frame.place_windows(scaled.data(), windows);
     for_three_taps([&](int64_t tap, std::array<int64_t, 3> offset, int64_t count) {
@@ -112,7 +108,7 @@ struct Plane {
     });
   }
 
-  // f(first tap, offsets of three, how many of them there are)
+  // Calls f(first tap, offsets of three taps, count) for all taps; the last call may have a count of less than three.
   template <class F>
   void for_three_taps(const F& f) const {
     int64_t taps = offsets.size();
@@ -137,14 +133,14 @@ struct Plane {
   }
 };
 
+}  // namespace
+
 template <class S>
-std::pair<Tensor, Tensor> backward(const Convolution& call, const ProductCall& product, bool wants_input,
-                                   bool wants_weight) {
+std::pair<Tensor, Tensor> depthwise_backward(const Convolution& call, const WeightVectors<Working<S>>& weights,
+                                             const PairLoops<Working<S>>& loops, bool wants_input, bool wants_weight) {
   using T = Working<S>;
-  auto loops = backward_loops<T>(product);
-  auto weights = weight_vectors<S>(call, product.floor);
   Tensor grad_input = wants_input ? new_empty(sizes_of(call.input), call.input) : Tensor();
-  S* of_input = wants_input ? static_cast<S*>(grad_input.data_ptr()) : nullptr;
+  S* of_input = wants_input ? data_of<S>(grad_input) : nullptr;
   int64_t tasks = call.batch * call.groups, numbers = call.weight.numel();
   std::vector<double> along_weight(tasks * call.out);
   T* partial = workspace<T>(Buffer::partial_sums, call.batch * numbers);  // dW of each image
@@ -156,7 +152,7 @@ std::pair<Tensor, Tensor> backward(const Convolution& call, const ProductCall& p
   });
   if (!wants_weight) return {grad_input, Tensor()};
   Tensor grad_weight = new_empty(sizes_of(call.weight), call.weight);
-  S* of_weight = static_cast<S*>(grad_weight.data_ptr());
+  S* of_weight = data_of<S>(grad_weight);
   std::vector<double> sums(numbers);
   for (int64_t n = 0; n < call.batch; ++n) {
     for (int64_t k = 0; k < numbers; ++k) sums[k] += partial[n * numbers + k];
@@ -166,13 +162,14 @@ std::pair<Tensor, Tensor> backward(const Convolution& call, const ProductCall& p
   return {grad_input, grad_weight};
 }
 
-}  // namespace
-
-std::pair<Tensor, Tensor> depthwise_backward(const Convolution& call, const ProductCall& product, bool wants_input,
-                                             bool wants_weight) {
-  return dispatch_dtype(call.grad.scalar_type(), [&](auto stored) {
-    return backward<decltype(stored)>(call, product, wants_input, wants_weight);
-  });
-}
+using Gradients = std::pair<Tensor, Tensor>;
+template Gradients depthwise_backward<float>(const Convolution&, const WeightVectors<float>&, const PairLoops<float>&,
+                                             bool, bool);
+template Gradients depthwise_backward<double>(const Convolution&, const WeightVectors<double>&,
+                                              const PairLoops<double>&, bool, bool);
+template Gradients depthwise_backward<BFloat16>(const Convolution&, const WeightVectors<float>&,
+                                                const PairLoops<float>&, bool, bool);
+template Gradients depthwise_backward<Half>(const Convolution&, const WeightVectors<float>&, const PairLoops<float>&,
+                                            bool, bool);
 
 }  // namespace prproduct

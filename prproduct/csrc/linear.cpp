@@ -1,6 +1,5 @@
 // The backward of a linear layer under a product, and the value of a product that has its own.
-#include "operators.h"
-#include "rows.h"
+#include "vectors.h"
 
 namespace prproduct {
 namespace {
@@ -22,15 +21,16 @@ struct Linear {
     check_tensor(weight_, "weight", {out, in}, dtype);
     check_tensor(output_, "output", {rows, out}, dtype);
     if (bias_) check_tensor(*bias_, "bias", {out}, dtype), bias = as_contiguous(*bias_);
-    grad = as_contiguous(grad_), input = as_contiguous(input_), weight = as_contiguous(weight_), output = as_contiguous(output_);
+    grad = as_contiguous(grad_), input = as_contiguous(input_);
+    weight = as_contiguous(weight_), output = as_contiguous(output_);
   }
 };
 
 template <class S>
 WeightVectors<Working<S>> weight_vectors(const Linear& call, double floor) {
   WeightVectors<Working<S>> weights(call.out);
-  const S* weight = static_cast<const S*>(call.weight.data_ptr());
-  const S* bias = call.bias ? static_cast<const S*>(call.bias->data_ptr()) : nullptr;
+  const S* weight = data_of<S>(call.weight);
+  const S* bias = call.bias ? data_of<S>(*call.bias) : nullptr;
   parallel_for(call.out, call.in, [&](int64_t begin, int64_t end) {
     for (int64_t k = begin; k < end; ++k) {
       weights.set(k, sum_of_squares(call.in, weight + k * call.in), bias ? Working<S>(bias[k]) : 0, floor,
@@ -43,7 +43,7 @@ WeightVectors<Working<S>> weight_vectors(const Linear& call, double floor) {
 template <class S>
 std::vector<Norm<Working<S>>> row_norms(const Linear& call) {
   std::vector<Norm<Working<S>>> norms(call.rows);
-  const S* input = static_cast<const S*>(call.input.data_ptr());
+  const S* input = data_of<S>(call.input);
   parallel_for(call.rows, call.in, [&](int64_t begin, int64_t end) {
     for (int64_t n = begin; n < end; ++n) {
       norms[n] = Norm<Working<S>>::of(sum_of_squares(call.in, input + n * call.in));
@@ -52,46 +52,95 @@ std::vector<Norm<Working<S>>> row_norms(const Linear& call) {
   return norms;
 }
 
-// Whether the bias is so large that output − bias has lost p, and p is worth computing again.
 template <class T>
-bool bias_dominates(const WeightVectors<T>& weights, const std::vector<Norm<T>>& rows) {
-  double bias = 0, norms = 0, lengths = 0;
-  for (T b : weights.bias) bias += std::abs(b);
-  for (T norm : weights.norm) norms += norm;
-  for (const Norm<T>& row : rows) lengths += row.value;
-  return !(bias * rows.size() <= 2 * norms * lengths);
+double mean_of(const std::vector<Norm<T>>& norms) {
+  double sum = 0;
+  for (const Norm<T>& norm : norms) sum += norm.value;
+  return sum / double(norms.size());
 }
 
-// a @ b plus a correction. float32 and float64 write the correction first and have the product added to it, which saves a
-// pass. Half types are corrected behind the product, in float32: rounding both would double the error.
-template <class S, class Correct>
-Tensor corrected_mm(const Tensor& a, const Tensor& b, const Correct& correct) {
-  if constexpr (std::is_same_v<S, Working<S>>) {
-    Tensor result = new_empty({a.size(0), b.size(1)}, b);
-    correct.template operator()<Along::write>(static_cast<S*>(result.data_ptr()));
-    add_mm(result, a, b);
-    return result;
-  } else {
-    Tensor result = mm(a, b);
-    correct.template operator()<Along::add>(static_cast<S*>(result.data_ptr()));
-    return result;
+// The split of a gradient: D·g, and the sums that are added along data vectors and along weight vectors. Rows are taken in
+// blocks of a fixed size, each with sums of its own for the weight vectors, so that results do not depend on the number of
+// threads.
+template <class S>
+struct RowSplit {
+  using T = Working<S>;
+  static constexpr int64_t kBlock = 32;
+
+  int64_t rows, out;
+  PairData<S> pairs;
+  T scale;                       // of the stored D·g
+  std::vector<T> along_rows;     // (rows,): Σ_j (L − D)·cos θ·g·‖w_j‖
+  std::vector<T> along_weights;  // (out,): Σ_n (L − D)·cos θ·g·‖x_n‖
+
+  RowSplit(const Linear& call, PairData<S> pairs_, T scale_)
+      : rows(call.rows), out(call.out), pairs(pairs_), scale(scale_), along_rows(rows), along_weights(out) {}
+
+  void run(const PairLoops<T>& loops, const std::vector<Norm<T>>& norms, const WeightVectors<T>& weights) {
+    int64_t blocks = (rows + kBlock - 1) / kBlock;
+    T* partial = workspace<T>(Buffer::partial_sums, blocks * out);
+    parallel_for(blocks, kBlock * out * kPairWork, [&](int64_t begin, int64_t end) {
+      for (int64_t block = begin; block < end; ++block) {
+        T* sums = partial + block * out;
+        std::fill_n(sums, out, T(0));
+        for (int64_t n = block * kBlock; n < std::min(rows, (block + 1) * kBlock); ++n) {
+          along_rows[n] = split_stored_row(loops, out, pairs.at(n * out), scale, norms[n], weights, sums);
+        }
+      }
+    });
+    sum_blocks(blocks, partial);
   }
+
+  void sum_blocks(int64_t blocks, const T* partial) {
+    constexpr int64_t columns = 256;
+    parallel_for((out + columns - 1) / columns, blocks * columns, [&](int64_t begin, int64_t end) {
+      for (int64_t first = begin * columns; first < std::min(out, end * columns); first += columns) {
+        int64_t size = std::min(columns, out - first);
+        double sums[columns] = {};
+        for (int64_t block = 0; block < blocks; ++block) {
+          for (int64_t k = 0; k < size; ++k) sums[k] += partial[block * out + first + k];
+        }
+        std::copy_n(sums, size, along_weights.begin() + first);
+      }
+    });
+  }
+};
+
+// a @ b / scale, plus the correction v/‖v‖·sum(n) in each row n, where v is row n of `vectors`. float32 and float64 write
+// the correction first and have the product added to it, which saves a pass. Half types are corrected behind the product,
+// in float32: rounding both would double the error.
+template <class S, class Inverse>
+Tensor corrected_mm(const Tensor& a, const Tensor& b, Working<S> scale, const Tensor& vectors, const Inverse& inverse,
+                    const std::vector<Working<S>>& sums) {
+  constexpr bool write_first = std::is_same_v<S, Working<S>>;
+  int64_t length = b.size(1);
+  Tensor result = write_first ? new_empty({a.size(0), length}, b) : mm(a, b);
+  const S* from = data_of<S>(vectors);
+  S* to = data_of<S>(result);
+  parallel_for(a.size(0), 3 * length, [&](int64_t begin, int64_t end) {
+    for (int64_t n = begin; n < end; ++n) {
+      int64_t at = n * length;
+      if constexpr (write_first) multiply_along(length, from + at, inverse(n), sums[n], to + at);
+      if constexpr (!write_first) add_along(length, from + at, inverse(n), sums[n], 1 / scale, to + at);
+    }
+  });
+  if constexpr (write_first) add_mm(result, a, b);
+  return result;
 }
 
 template <class S>
 std::tuple<Tensor, Tensor> backward(Linear call, const ProductCall& product, bool wants_input, bool wants_weight) {
-  using T = Working<S>;
   auto norms = row_norms<S>(call);
   auto weights = weight_vectors<S>(call, product.floor);
-  if (call.bias && bias_dominates(weights, norms)) {
+  if (call.bias && weights.bias_dominates(mean_of(norms))) {
     call.output = mm(call.input, torch::stable::transpose(call.weight, 0, 1));
     call.bias.reset();
     weights = weight_vectors<S>(call, product.floor);
   }
-  auto loops = backward_loops<T>(product);
-  const S* grad = static_cast<const S*>(call.grad.data_ptr());
+  auto loops = backward_loops<Working<S>>(product);
+  const S* grad = data_of<S>(call.grad);
   S* scaled = workspace<S>(Buffer::scaled_grad, call.rows * call.out);
-  RowSplit<S> split(call.rows, call.out, {static_cast<const S*>(call.output.data_ptr()), grad, scaled});
+  RowSplit<S> split(call, {data_of<S>(call.output), grad, scaled}, storage_scale(call.grad.numel(), grad));
   split.run(loops, norms, weights);
 
   Tensor grad_input, grad_weight;
@@ -99,20 +148,16 @@ std::tuple<Tensor, Tensor> backward(Linear call, const ProductCall& product, boo
     grad_input = mm(call.grad, call.weight);
   } else if (wants_input) {
     Tensor scaled_grad = view_of(scaled, {call.rows, call.out}, {call.out, 1}, call.grad);
-    grad_input = corrected_mm<S>(scaled_grad, call.weight, [&]<Along how>(S* result) {
-      split.template correct_input<how>(call.in, norms, static_cast<const S*>(call.input.data_ptr()), result);
-    });
+    auto inverse = [&](int64_t n) { return norms[n].inverse; };
+    grad_input = corrected_mm<S>(scaled_grad, call.weight, split.scale, call.input, inverse, split.along_rows);
   }
   if (wants_weight) {
     Tensor transposed = view_of(scaled, {call.out, call.rows}, {1, call.out}, call.grad);
-    grad_weight = corrected_mm<S>(transposed, call.input, [&]<Along how>(S* result) {
-      split.template correct_weight<how>(call.in, weights, static_cast<const S*>(call.weight.data_ptr()), result);
-    });
+    auto inverse = [&](int64_t k) { return weights.inverse[k]; };
+    grad_weight = corrected_mm<S>(transposed, call.input, split.scale, call.weight, inverse, split.along_weights);
   }
   return {grad_input, grad_weight};
 }
-
-}  // namespace
 
 std::tuple<Tensor, Tensor> linear_backward(Tensor grad, Tensor input, Tensor weight, std::optional<Tensor> bias,
                                            Tensor output, std::string product, double parameter, double floor,
@@ -132,12 +177,17 @@ Tensor linear_value(Tensor p, Tensor input, Tensor weight, std::string product, 
   if (p.numel() == 0) return value;
   dispatch_dtype(p.scalar_type(), [&](auto stored) {
     using S = decltype(stored);
-    const S* output = static_cast<const S*>(call.output.data_ptr());
-    RowSplit<S> split(call.rows, call.out, {output, output, static_cast<S*>(value.data_ptr())});
-    split.scale = 1;
+    const S* output = data_of<S>(call.output);
+    RowSplit<S> split(call, {output, output, data_of<S>(value)}, 1);
     split.run(forward_loops<Working<S>>({product, parameter, floor}), row_norms<S>(call), weight_vectors<S>(call, floor));
   });
   return value;
 }
 
+STABLE_TORCH_LIBRARY_IMPL(prproduct, CPU, m) {
+  m.impl("linear_backward", TORCH_BOX(&linear_backward));
+  m.impl("linear_value", TORCH_BOX(&linear_value));
+}
+
+}  // namespace
 }  // namespace prproduct

@@ -1,8 +1,6 @@
 // The operators of the caption reward: each checks its arguments, and then runs the loops of ngrams.h.
 #include "ngrams.h"
 
-#include "operators.h"
-
 namespace prproduct {
 namespace {
 
@@ -75,8 +73,6 @@ void check_image(const References& references, int64_t image) {
     check(length >= 0 && length <= INT32_MAX, "lengths must be from 0 to ", INT32_MAX);
   }
 }
-
-}  // namespace
 
 // A hash table with the rarity of each key, and its slots' rarities; at least half of its slots are empty.
 std::tuple<Tensor, Tensor> ngram_table(Tensor keys, Tensor rarities) {
@@ -179,4 +175,12 @@ Tensor score_samples(Tensor samples, Tensor rows, int64_t eos, Tensor table, Ten
   return scores;
 }
 
+STABLE_TORCH_LIBRARY_IMPL(prproduct, CPU, m) {
+  m.impl("ngram_table", TORCH_BOX(&ngram_table));
+  m.impl("distinct_ngrams", TORCH_BOX(&distinct_ngrams));
+  m.impl("weigh_captions", TORCH_BOX(&weigh_captions));
+  m.impl("score_samples", TORCH_BOX(&score_samples));
+}
+
+}  // namespace
 }  // namespace prproduct

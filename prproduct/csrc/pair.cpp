@@ -34,8 +34,16 @@ template PairLoops<double> backward_loops<double>(const ProductCall&);
 template PairLoops<float> forward_loops<float>(const ProductCall&);
 template PairLoops<double> forward_loops<double>(const ProductCall&);
 
+namespace {
+
 std::vector<std::string> product_names() {
   return std::apply([](auto... known) { return std::vector<std::string>{known.name...}; }, Products{});
 }
+
+STABLE_TORCH_LIBRARY_IMPL(prproduct, CompositeExplicitAutograd, m) {
+  m.impl("product_names", TORCH_BOX(&product_names));
+}
+
+}  // namespace
 
 }  // namespace prproduct

@@ -4,7 +4,7 @@
 //     scaled = D·g                      goes through the native backward
 //     along  = (L − D)·cos θ·g          its sums, times the other vector's norm, are added along w and along x
 //
-// To add a product, write a struct with its gains and name it in `Products`.
+// To add a product, write a struct with its gains and list it in `Products`. CONTRIBUTING.md names the other files.
 #pragma once
 
 #include <cmath>
@@ -89,10 +89,9 @@ struct NoDirectionW : NoDirection {
 
 using Products = std::tuple<PR, PRW, R, Tempered, NoLength, NoDirection, NoDirectionW>;
 
-// The forward of a product as a pair loop: with g = p, `scaled` is the value.
+// The forward of a product that has its own, L·p, as a pair loop with D = L: with g = p, `scaled` is that value.
 template <class Product>
 struct Forward : Product {
-  static constexpr bool weight_only = true;
   template <class T>
   PRPRODUCT_INLINE static T direction(T cos, T inverse_sin, T power) {
     return Product::length(cos, inverse_sin, power);
@@ -119,12 +118,14 @@ struct WeightVector {
   T norm, inverse, excess, bias;
 };
 
-// The output and its gradient, read; D·g, written. All of the working type.
-template <class T>
+// The output and its gradient, which are read, and D·g, which is written. S is the stored or the working type.
+template <class S>
 struct PairData {
-  const T* output;
-  const T* grad;
-  T* scaled;
+  const S* output;
+  const S* grad;
+  S* scaled;
+
+  PairData at(int64_t offset) const { return {output + offset, grad + offset, scaled + offset}; }
 };
 
 template <class T>
@@ -140,7 +141,7 @@ PRPRODUCT_INLINE T inverse_sine(T cos, T floor) {
   return 1 / std::sqrt(sin_square > floor ? sin_square : T(1));
 }
 
-// The numbers of many weight vectors, one array each.
+// `WeightVector` of all weight vectors of a layer, as one array for each member.
 template <class T>
 struct WeightVectors {
   std::vector<T> norm, inverse, excess, bias;
@@ -160,9 +161,17 @@ struct WeightVectors {
     excess[k] = rounded > negligible ? rounded * floor : T(0);
     bias[k] = bias_of_k;
   }
+
+  // True if the bias is so large that output − bias has lost p, and p is worth computing again. Also true for NaN.
+  bool bias_dominates(double mean_input_norm) const {
+    double biases = 0, norms = 0;
+    for (T b : bias) biases += std::abs(b);
+    for (T n : norm) norms += n;
+    return !(biases <= 2 * norms * mean_input_norm);
+  }
 };
 
-// One data vector with `count` weight vectors from the k-th on: along_weight += along·‖x‖; returns Σ along·‖w‖.
+// One data vector with `count` weight vectors from number `first` on: along_weight += along·‖x‖; returns Σ along·‖w‖.
 template <class T, class Product>
 PRPRODUCT_CLONES T split_row(int64_t count, PairData<T> data, Norm<T> x, const WeightVectors<T>& weights, int64_t first,
                              T* along_weight, T floor, T parameter) {
@@ -202,7 +211,7 @@ PRPRODUCT_CLONES T split_plane(int64_t count, PairData<T> data, const T* norm, c
   return sum;
 }
 
-// The loops of one product, chosen by its name.
+// The loops of one product, with the arguments that all their calls share.
 template <class T>
 struct PairLoops {
   decltype(&split_row<T, PR>) row = nullptr;
@@ -211,10 +220,11 @@ struct PairLoops {
   T parameter = 0, floor = 0;
 };
 
+// The arguments that tell an operator which product it computes.
 struct ProductCall {
   std::string name;
   double parameter;  // the power of `tempered`
-  double floor;      // up to which sin² θ an angle counts as unresolved
+  double floor;      // the value of sin² θ up to which an angle counts as unresolved
 };
 
 // The loops of a product's backward, and of its forward if that is not the inner product. T is float or double.
@@ -222,7 +232,5 @@ template <class T>
 PairLoops<T> backward_loops(const ProductCall& product);
 template <class T>
 PairLoops<T> forward_loops(const ProductCall& product);
-
-std::vector<std::string> product_names();
 
 }  // namespace prproduct

@@ -1,9 +1,8 @@
 // All steps of one direction of an LSTM, GRU or RNN layer, and the backward through time in closed form.
 //
-// Rows of all steps lie behind each other, as in a PackedSequence: `batch_sizes` tells how many rows each step has. A
+// The rows of all steps are concatenated, as in a PackedSequence; `batch_sizes` has the number of rows of each step. A
 // state has as many rows as the largest step; rows of sequences that have not begun or have ended stay as they are.
 #include "cells.h"
-#include "operators.h"
 #include "vectors.h"
 
 namespace prproduct {
@@ -12,7 +11,7 @@ namespace {
 struct CellKind {
   std::string name;
   int64_t gates, states;
-  bool gates_apart;  // whether the two kinds of gates are more than their sum, and have gradients of their own
+  bool gates_apart;  // True if input gates and hidden gates have different gradients; else only their sum matters
 };
 
 CellKind cell_kind(const std::string& name) {
@@ -85,11 +84,6 @@ struct Sequences {
 };
 
 template <class T>
-T* data(const Tensor& t) {
-  return static_cast<T*>(t.data_ptr());
-}
-
-template <class T>
 std::vector<Tensor> forward(const Sequences& call, const Tensor& input_gates, const std::vector<Tensor>& first_state) {
   int64_t size = call.size, width = call.width;
   Tensor hidden_gates = new_empty({call.rows, width}, input_gates), output = new_empty({call.rows, size}, input_gates);
@@ -107,12 +101,12 @@ std::vector<Tensor> forward(const Sequences& call, const Tensor& input_gates, co
         int64_t row = step.first + n;
         std::array<T*, 2> here{};
         for (size_t k = 0; k < state.size(); ++k) {
-          here[k] = data<T>(state[k]) + n * size;
-          std::copy_n(here[k], size, data<T>(before[k]) + row * size);
+          here[k] = data_of<T>(state[k]) + n * size;
+          std::copy_n(here[k], size, data_of<T>(before[k]) + row * size);
         }
-        forward_row(call.cell, size, data<T>(input_gates) + row * width, data<T>(hidden_gates) + row * width,
-                    data<T>(call.bias), here.data());
-        std::copy_n(here[0], size, data<T>(output) + row * size);
+        forward_row(call.cell, size, data_of<T>(input_gates) + row * width, data_of<T>(hidden_gates) + row * width,
+                    data_of<T>(call.bias), here.data());
+        std::copy_n(here[0], size, data_of<T>(output) + row * size);
       }
     });
   }
@@ -123,10 +117,10 @@ std::vector<Tensor> forward(const Sequences& call, const Tensor& input_gates, co
   return results;
 }
 
-// What forward has left, and the gradients of its results.
+// What forward saved, and the gradients of its results.
 struct Saved {
   Tensor input_gates, hidden_gates, grad_output;
-  std::vector<Tensor> before, grad_state;
+  std::vector<Tensor> before, grad_state;  // `before`: the states before each step
 };
 
 template <class T>
@@ -136,7 +130,7 @@ std::vector<Tensor> backward(const Sequences& call, const Saved& saved, const Pr
   auto loops = backward_loops<T>(product);
   WeightVectors<T> weights(width);
   for (int64_t k = 0; k < width; ++k) {
-    weights.set(k, sum_of_squares(size, data<T>(call.weight) + k * size), 0, loops.floor, std::numeric_limits<T>::min());
+    weights.set(k, sum_of_squares(size, data_of<T>(call.weight) + k * size), 0, loops.floor, std::numeric_limits<T>::min());
   }
   Tensor grad_hidden_gates = new_empty({call.rows, width}, saved.input_gates);
   Tensor grad_input_gates = call.cell.gates_apart ? new_empty({call.rows, width}, saved.input_gates) : grad_hidden_gates;
@@ -144,24 +138,24 @@ std::vector<Tensor> backward(const Sequences& call, const Saved& saved, const Pr
   for (const Tensor& grad : saved.grad_state) grad_state.push_back(torch::stable::clone(as_contiguous(grad)));
   Tensor scaled = view_of(workspace<T>(Buffer::scaled_grad, call.rows * width), {call.rows, width}, {width, 1},
                           saved.input_gates);
-  Tensor through = torch::stable::new_zeros(saved.input_gates, {call.batch, size});  // D·g @ W of the step after
+  Tensor through = torch::stable::new_zeros(saved.input_gates, {call.batch, size});  // D·g @ W of the following step
   std::vector<double> along_weights(blocks * width);
 
   auto row_backward = [&](int64_t n, int64_t row, T* sums) {
     std::array<T*, 2> grad{};
     std::array<const T*, 2> before{};
     for (int64_t k = 0; k < call.cell.states; ++k) {
-      grad[k] = data<T>(grad_state[k]) + n * size;
-      before[k] = data<T>(saved.before[k]) + row * size;
+      grad[k] = data_of<T>(grad_state[k]) + n * size;
+      before[k] = data_of<T>(saved.before[k]) + row * size;
     }
-    add_multiple(size, data<T>(saved.grad_output) + row * size, T(1), grad[0]);
-    add_multiple(size, data<T>(through) + n * size, T(1), grad[0]);
+    add_to(size, data_of<T>(saved.grad_output) + row * size, grad[0]);
+    add_to(size, data_of<T>(through) + n * size, grad[0]);
     int64_t at = row * width;
-    const T* gates = data<T>(saved.hidden_gates) + at;
-    backward_row(call.cell, size, data<T>(saved.input_gates) + at, gates, data<T>(call.bias), before.data(), grad.data(),
-                 data<T>(grad_input_gates) + at, data<T>(grad_hidden_gates) + at);
+    const T* gates = data_of<T>(saved.hidden_gates) + at;
+    backward_row(call.cell, size, data_of<T>(saved.input_gates) + at, gates, data_of<T>(call.bias), before.data(), grad.data(),
+                 data_of<T>(grad_input_gates) + at, data_of<T>(grad_hidden_gates) + at);
     Norm<T> x = Norm<T>::of(sum_of_squares(size, before[0]));
-    T sum = loops.row(width, {gates, data<T>(grad_hidden_gates) + at, data<T>(scaled) + at}, x, weights, 0, sums,
+    T sum = loops.row(width, {gates, data_of<T>(grad_hidden_gates) + at, data_of<T>(scaled) + at}, x, weights, 0, sums,
                       loops.floor, loops.parameter);
     if (!loops.weight_only) add_along(size, before[0], x.inverse, sum, T(1), grad[0]);
   };
@@ -181,14 +175,14 @@ std::vector<Tensor> backward(const Sequences& call, const Saved& saved, const Pr
     Tensor hidden_grad = call.rows_of(loops.weight_only ? grad_hidden_gates : scaled, *step);
     mm_out(call.rows_of(through, {0, step->count}), hidden_grad, call.weight);  // (count, width) @ (width, size)
   }
-  add_multiple(call.batch * size, data<T>(through), T(1), data<T>(grad_state[0]));
+  add_to(call.batch * size, data_of<T>(through), data_of<T>(grad_state[0]));
 
   Tensor grad_weight = mm(torch::stable::transpose(scaled, 0, 1), saved.before[0]);  // (width, rows) @ (rows, size)
   parallel_for(width, 3 * size, [&](int64_t begin, int64_t end) {
     for (int64_t k = begin; k < end; ++k) {
       double sum = 0;
       for (int64_t b = 0; b < blocks; ++b) sum += along_weights[b * width + k];
-      add_along(size, data<T>(call.weight) + k * size, weights.inverse[k], T(sum), T(1), data<T>(grad_weight) + k * size);
+      add_along(size, data_of<T>(call.weight) + k * size, weights.inverse[k], T(sum), T(1), data_of<T>(grad_weight) + k * size);
     }
   });
   std::vector<Tensor> results{grad_input_gates};
@@ -197,8 +191,6 @@ std::vector<Tensor> backward(const Sequences& call, const Saved& saved, const Pr
   results.insert(results.end(), grad_state.begin(), grad_state.end());
   return results;
 }
-
-}  // namespace
 
 std::vector<Tensor> recurrent_forward(std::string cell, Tensor input_gates, Tensor weight, std::optional<Tensor> bias,
                                       std::vector<Tensor> state, Sizes batch_sizes, bool reverse) {
@@ -227,4 +219,10 @@ std::vector<Tensor> recurrent_backward(std::string cell, Tensor input_gates, Ten
                                     : backward<double>(call, saved, product_call);
 }
 
+STABLE_TORCH_LIBRARY_IMPL(prproduct, CPU, m) {
+  m.impl("recurrent_forward", TORCH_BOX(&recurrent_forward));
+  m.impl("recurrent_backward", TORCH_BOX(&recurrent_backward));
+}
+
+}  // namespace
 }  // namespace prproduct

@@ -53,10 +53,10 @@ inline Sizes sizes_of(const Tensor& t) {
   return Sizes(sizes.begin(), sizes.end());
 }
 
-inline int64_t numel_of(const Sizes& sizes) {
-  int64_t count = 1;
-  for (int64_t size : sizes) count *= size;
-  return count;
+// The memory of a tensor whose dtype is known to be T.
+template <class T>
+T* data_of(const Tensor& t) {
+  return static_cast<T*>(t.data_ptr());
 }
 
 inline std::string text_of(const Sizes& sizes) {
@@ -66,7 +66,7 @@ inline std::string text_of(const Sizes& sizes) {
   return text.str();
 }
 
-// FSDP and others free a storage under its tensor.
+// Checks that the storage still holds all elements: FSDP and others resize the storage of a living tensor to 0.
 inline void check_storage(const Tensor& t, const char* name) {
   int64_t bytes = 0, last = t.storage_offset();
   STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_storage_size(t.get(), &bytes));
@@ -114,9 +114,9 @@ inline Tensor new_empty(const Sizes& sizes, const Tensor& like) {
   return torch::stable::empty(sizes, like.scalar_type(), std::nullopt, like.device());
 }
 
-// Calls an ATen operator by name; the first `outputs` entries of the result are its outputs.
+// Calls an ATen operator by its name and overload, and returns its outputs.
 template <size_t outputs = 1, class... Arguments>
-std::array<Tensor, outputs> call(const char* name, const char* overload, const Arguments&... arguments) {
+std::array<Tensor, outputs> call_aten(const char* name, const char* overload, const Arguments&... arguments) {
   std::array<StableIValue, std::max(sizeof...(Arguments), outputs)> stack{torch::stable::detail::from(arguments)...};
   STABLE_TORCH_ERROR_CODE_CHECK(torch_call_dispatcher(name, overload, stack.data(), TORCH_ABI_VERSION));
   std::array<Tensor, outputs> results;
@@ -124,18 +124,18 @@ std::array<Tensor, outputs> call(const char* name, const char* overload, const A
   return results;
 }
 
-inline Tensor mm(const Tensor& a, const Tensor& b) { return call("aten::mm", "", a, b)[0]; }
+inline Tensor mm(const Tensor& a, const Tensor& b) { return call_aten("aten::mm", "", a, b)[0]; }
 
 // out += a @ b. Through the C shim, as the dispatcher's stable interface takes no Scalar, which `beta` and `alpha` are.
 inline void add_mm(const Tensor& out, const Tensor& a, const Tensor& b) {
   STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_cpu_addmm_out(out.get(), out.get(), a.get(), b.get(), 1, 1));
 }
 
-inline void mm_out(const Tensor& out, const Tensor& a, const Tensor& b) { call("aten::mm", "out", a, b, out); }
+inline void mm_out(const Tensor& out, const Tensor& a, const Tensor& b) { call_aten("aten::mm", "out", a, b, out); }
 
-// Memory of one thread that is kept for its next call and only grows. Fresh pages cost more than a pass over them: with
-// a new tensor for the scaled gradient of every layer, a ResNet-20 took 1.5 times the native time instead of 1.2.
-// No memory leaves an operator, so no caller sees it.
+// A buffer of the calling thread, which is kept for its next operator and only grows. Fresh pages cost more than a pass
+// over them: with a new tensor for the scaled gradient of every layer, a ResNet-20 took 1.5 times the native time instead
+// of 1.2. No operator returns a tensor in this memory.
 enum class Buffer { scaled_grad, coefficients, partial_sums, count };
 
 template <class T>
@@ -156,20 +156,21 @@ T* workspace(Buffer buffer, int64_t count) {
   return static_cast<T*>(memory.get());
 }
 
-// f(begin, end) on torch's own threads; `work` is the cost of one index, in numbers that are read. A thread gets at
-// least `grain` of them, some 10 µs: less does not pay for waking it.
-constexpr int64_t kPairWork = 16;  // a pair's cost: a square root and a division
+constexpr int64_t kPairWork = 16;  // the cost of a pair, which has a square root and a division, in `work` (see below)
+
+// Runs f(begin, end) over [0, count) on torch's own threads. `work` is the cost of one index, in elements read. A thread
+// gets at least `grain` elements, some 10 µs: less does not pay for waking it.
 template <class F>
 void parallel_for(int64_t count, int64_t work, const F& f) {
   constexpr int64_t grain = 131072;
   torch::stable::parallel_for(0, count, std::max<int64_t>(1, grain / std::max<int64_t>(work, 1)), f);
 }
 
-// Half types are stored, and computed with in float32.
+// The type in which numbers stored as S are computed with: float32 for half types.
 template <class S>
 using Working = std::conditional_t<std::is_same_v<S, double>, double, float>;
 
-// f(S{}) for the type of the stored numbers.
+// Returns f(S{}), where S is the C++ type of `dtype`.
 template <class F>
 auto dispatch_dtype(ScalarType dtype, const F& f) {
   switch (dtype) {

@@ -1,11 +1,11 @@
-// Passes over stored vectors: their squares, a multiple of each added to another, and half types as float32.
+// Loops over vectors in memory: sums of squares, adding a multiple of one to another, and half types as float32.
 #pragma once
 
 #include "pair.h"
 
 namespace prproduct {
 
-// In pieces: a float32 sum of a million squares would be off by 1e-4, and with it the angle to a parallel vector.
+// Σ from². In parts of 1024: one float32 sum of a million squares would be off by 1e-4, and so would cos θ.
 template <class S>
 PRPRODUCT_CLONES Working<S> sum_of_squares(int64_t count, const S* from) {
   using T = Working<S>;
@@ -19,7 +19,7 @@ PRPRODUCT_CLONES Working<S> sum_of_squares(int64_t count, const S* from) {
   return T(total);
 }
 
-// sums[k] = Σ over the rows of `from` (rows, count), 16 rows at a time for the same reason.
+// sums[k] = Σ from[·, k]² over the rows of `from` (rows, count). In parts of 16 rows, for the same reason.
 template <class S>
 PRPRODUCT_CLONES void sum_squares_of_columns(int64_t rows, int64_t count, const S* from, Working<S>* sums) {
   using T = Working<S>;
@@ -40,7 +40,7 @@ PRPRODUCT_CLONES void sum_squares_of_columns(int64_t rows, int64_t count, const 
   }
 }
 
-// Norms and their inverses, in place of the squares: `Norm::of` for each.
+// `Norm::of` for each square; the norms replace the squares.
 template <class T>
 PRPRODUCT_CLONES void norms_of_squares(int64_t count, T* squares, T* inverse) {
 #pragma omp simd
@@ -52,6 +52,7 @@ PRPRODUCT_CLONES void norms_of_squares(int64_t count, T* squares, T* inverse) {
   }
 }
 
+// max |from|
 template <class S>
 PRPRODUCT_CLONES Working<S> largest_of(int64_t count, const S* from) {
   using T = Working<S>;
@@ -65,12 +66,12 @@ PRPRODUCT_CLONES Working<S> largest_of(int64_t count, const S* from) {
 }
 
 template <class T>
-PRPRODUCT_CLONES void add_multiple(int64_t count, const T* from, T factor, T* to) {
+PRPRODUCT_CLONES void add_to(int64_t count, const T* from, T* to) {
 #pragma omp simd
-  for (int64_t k = 0; k < count; ++k) to[k] += from[k] * factor;
+  for (int64_t k = 0; k < count; ++k) to[k] += from[k];
 }
 
-// A number as it is stored. torch's own conversion to bfloat16 has a branch for NaN, which is not vectorized.
+// The value, rounded to the stored type. torch's own conversion to bfloat16 has a branch for NaN, which is not vectorized.
 template <class S>
 PRPRODUCT_INLINE S stored(Working<S> value) {
   if constexpr (std::is_same_v<S, BFloat16>) {
@@ -131,23 +132,14 @@ const Working<S>* as_working(int64_t count, const S* from, Working<S>* buffer) {
   }
 }
 
-// The output, its gradient and D·g·scale, as they are stored.
-template <class S>
-struct StoredPairs {
-  const S* output;
-  const S* grad;
-  S* scaled;
+constexpr int64_t kChunk = 512;  // elements that are converted at a time: they stay in the first-level cache
 
-  StoredPairs at(int64_t offset) const { return {output + offset, grad + offset, scaled + offset}; }
-};
-
-constexpr int64_t kChunk = 512;  // numbers at a time where they are converted: they stay in the first-level cache
-
-// f(data, first, count) for pieces of `count` pairs, in the working type; D·g is written back times `scale`.
+// Calls f(pairs of the working type, offset, size) for consecutive parts of `count` stored pairs. The D·g that f writes is
+// stored times `scale`, which is 1 for all types but float16.
 template <class S, class F>
-void in_working_type(int64_t count, StoredPairs<S> pairs, Working<S> scale, const F& f) {
+void in_working_type(int64_t count, PairData<S> pairs, Working<S> scale, const F& f) {
   if constexpr (std::is_same_v<S, Working<S>>) {
-    f(PairData<S>{pairs.output, pairs.grad, pairs.scaled}, 0, count);
+    f(pairs, 0, count);
   } else {
     float output[kChunk], grad[kChunk], scaled[kChunk];
     for (int64_t first = 0; first < count; first += kChunk) {
@@ -160,14 +152,13 @@ void in_working_type(int64_t count, StoredPairs<S> pairs, Working<S> scale, cons
   }
 }
 
-// `split_row` of stored numbers.
+// `split_row` of stored pairs: one data vector with the first `count` weight vectors.
 template <class S>
-Working<S> split_stored_row(const PairLoops<Working<S>>& loops, int64_t count, StoredPairs<S> pairs, Working<S> scale,
-                            Norm<Working<S>> x, const WeightVectors<Working<S>>& weights, int64_t first_weight,
-                            Working<S>* along_weight) {
+Working<S> split_stored_row(const PairLoops<Working<S>>& loops, int64_t count, PairData<S> pairs, Working<S> scale,
+                            Norm<Working<S>> x, const WeightVectors<Working<S>>& weights, Working<S>* along_weight) {
   Working<S> sum = 0;
   in_working_type(count, pairs, scale, [&](auto data, int64_t first, int64_t size) {
-    sum += loops.row(size, data, x, weights, first_weight + first, along_weight + first, loops.floor, loops.parameter);
+    sum += loops.row(size, data, x, weights, first, along_weight + first, loops.floor, loops.parameter);
   });
   return sum;
 }

@@ -1,7 +1,8 @@
 // A convolution's windows, and sums over them: ops/windows.py in C++.
 //
-// All sums are made in a frame: the side of the convolution on which windows lie, with its padding, as one flat array.
-// There a tap of the kernel is a constant offset, so that a sum over windows is a sum of shifted copies of the frame.
+// All sums are made in a frame: one padded plane of the dense side, which is the input, or the output of a transposed
+// convolution. There a tap of the kernel is a constant offset, so that a sum over windows is a sum of shifted frames. The
+// window side, which is the other one, has an element for each window; in the frame it lies where that window begins.
 #pragma once
 
 #include "vectors.h"
@@ -13,12 +14,11 @@ using Extent = std::array<int64_t, 3>;  // depth, height, width; 1 (or no paddin
 inline int64_t numel_of(const Extent& extent) { return extent[0] * extent[1] * extent[2]; }
 
 struct Frame {
-  Extent dense;    // the side on which windows lie: the input, or the output of a transposed convolution
-  Extent windows;  // how many there are along each axis: the other side
+  Extent dense, windows;  // sizes of the two sides
   Extent kernel, stride, padding, dilation;
-  Extent size{}, pitch{};
+  Extent size{}, pitch{};  // of the frame: its sizes and strides
 
-  // Once all of the above is known.
+  // Computes the size and the pitch from all the others.
   void lay_out() {
     double numel = 1;
     for (int a = 0; a < 3; ++a) {
@@ -34,7 +34,8 @@ struct Frame {
     return d * dilation[0] * pitch[0] + h * dilation[1] * pitch[1] + w * dilation[2] * pitch[2];
   }
 
-  // f(start in the frame, start in the extent, length, step in the frame) for every row of the dense side or of windows.
+  // Calls f(offset in the frame, offset in the side, length) for every row of the dense side, or of the window side. There
+  // neighbours lie stride[2] apart in the frame.
   template <class F>
   void for_each_dense_row(const F& f) const {
     for (int64_t d = 0; d < dense[0]; ++d) {
@@ -89,7 +90,7 @@ struct WindowSums {
   void gather(const T* dense, T* windows) {
     frame.place_dense(dense, first.data());
     sum_taps([](int64_t count, int64_t offset, const T* from, T* to) {
-      add_multiple(count - offset, from + offset, T(1), to);
+      add_to(count - offset, from + offset, to);
     });
     frame.take_windows(first.data(), windows);
   }
@@ -98,7 +99,7 @@ struct WindowSums {
   void scatter(const T* windows, T* dense) {
     frame.place_windows(windows, first.data());
     sum_taps([](int64_t count, int64_t offset, const T* from, T* to) {
-      add_multiple(count - offset, from, T(1), to + offset);
+      add_to(count - offset, from, to + offset);
     });
     frame.take_dense(first.data(), dense);
   }

@@ -1,4 +1,4 @@
-"""From p = w·x and the norms of w and x to their angle, and what a product makes of it.
+"""The angle of each pair from p = w·x and the norms of w and x, and the gains that a product gives for it.
 
 One tensor element is one pair of a weight vector and a data vector. All tensors here are in the working dtype: the
 layer's own, but float32 for half types, whose squares would overflow and whose norms would lose small angles.
@@ -17,10 +17,11 @@ from prproduct.products import Gains, Pair, Product
 
 
 def floor_of_sin_square(stored: torch.dtype, device_type: str, convolution: bool) -> float:
-    """The value of sin² θ up to which an angle counts as unresolved, by how exactly p was computed and stored.
+    """The value of sin² θ up to which an angle counts as unresolved, for p stored in the dtype `stored`.
 
-    It is a multiple of the eps of the dtype in which p was stored: up to there the angle is rounding noise. With these
-    multiples the direction gradient of `pr` is rarely longer than 1.1·‖x‖ (docs/numerics.md; longest seen: 1.28).
+    It is a multiple of the eps of that dtype, or of TF32 where p may be computed in it: below, the angle is rounding
+    error. With these multiples the direction gradient of `pr` is rarely longer than 1.1·‖x‖ (docs/numerics.md; longest
+    seen: 1.28).
     """
     # Literals: torch.compile(dynamic=True) makes symbolic numbers of what it finds in a table, and fails.
     if stored == torch.float64:
@@ -49,7 +50,7 @@ class Norms(NamedTuple):
 
     @classmethod
     def of(cls, square: Tensor) -> Norms:
-        """The norms whose squares these are, with finite derivatives also at 0."""
+        """The norms of vectors with these squared norms; their derivatives are finite at 0, too."""
         positive = (square > 0) & (square < math.inf)
         norm = torch.where(positive, square, 1.0).sqrt()
         value, inverse = torch.where(positive, norm, 0.0), torch.where(positive, norm.reciprocal(), 0.0)
@@ -57,20 +58,19 @@ class Norms(NamedTuple):
 
 
 def materialized(t: Tensor) -> Tensor:
-    """t itself; under torch.compile, written to memory once instead of being computed again wherever it is used.
+    """t itself; under torch.compile, a tensor that Inductor writes to memory instead of computing it at every use.
 
-    Inductor recomputes what is broadcast, here a square root and a division for every pair, unless somebody asks for
-    its strides.
+    Inductor recomputes what is broadcast, here a square root and a division for every pair. `as_strided` prevents it.
     """
     return t.as_strided(t.shape, t.stride()) if torch.compiler.is_compiling() else t
 
 
 @dataclass(frozen=True)
 class WeightVectors:
-    """What the pairs of a layer share: the lengths of its weight vectors, and how p was stored."""
+    """What `measure` knows of a layer's weight vectors: their norms and biases, and how their p was stored."""
 
     norms: Norms
-    stored: torch.dtype  # of the output that p is read from
+    stored: torch.dtype  # of the output that p is taken from
     convolution: bool
     bias: Tensor | None = None  # added to p before the output was rounded
 
@@ -81,9 +81,9 @@ class WeightVectors:
 
     @property
     def excess(self) -> Tensor:
-        """By which multiple of 1/‖x‖ this floor rises.
+        """`measure` takes floor·(1 + excess/‖x‖) for the floor.
 
-        p was rounded together with the bias, and in steps that shrink no further below the smallest normal number.
+        p was rounded together with the bias, and its rounding error is not smaller than the smallest normal number's.
         """
         tiny = torch.finfo(self.stored).smallest_normal
         excess = (tiny if self.bias is None else abs(self.bias) + tiny) * self.norms.inverse
@@ -94,7 +94,7 @@ class WeightVectors:
 
 @dataclass(frozen=True)
 class Pairs:
-    """All pairs of a layer: their output (p plus bias) and the lengths of their vectors, which broadcast against it."""
+    """All pairs of a layer: their output (p plus bias) and the norms of their vectors, which broadcast against it."""
 
     output: Tensor
     weight: WeightVectors
@@ -110,10 +110,11 @@ def measure(pairs: Pairs) -> Pair:
     weight, input = pairs.weight, pairs.input
     p = pairs.output if weight.bias is None else pairs.output - weight.bias
     # Dividing by one norm after the other keeps norms of 1e±19 finite in float32, where their product is not.
-    # A NaN among the data has no angle; as `p`, it spoils no more of the gradient than it does in the native layer.
+    # A NaN has no angle. With cos θ = 0 it reaches no more of the gradient than in the native layer.
     rough = p * input.inverse * weight.norms.inverse
     cos = _without_nan(rough).clamp(-1.0, 1.0)
-    # Only a cosine between −1 and 1 is resolved below. Inductor's code waits for what comes before the square root.
+    # Inductor's code would wait for the clamp. Without it, inverse_sin is the same: outside of [−1, 1], and for NaN,
+    # sin² is not above the floor, and inverse_sin is 1.
     base = rough if torch.compiler.is_compiling() else cos
     sin_square = (1.0 - base) * (1.0 + base)
     resolved = sin_square > weight.floor * (1.0 + weight.excess * input.inverse)

@@ -1,8 +1,11 @@
-"""The autograd function of every layer: the native forward, and the backward of a product (`rule.py`, `native.py`).
+"""The autograd function of every layer: the native forward, and the backward of a product.
 
-Backward reads p off the output. With memory="save" the output is kept for it, which takes no new memory where the next
-layer keeps it too (BatchNorm, GELU, a following linear layer); with memory="recompute" it is not, and p is computed
-again from input and weight.
+    forward    output = torch's own op of input, weight and bias; `r` alone has a value of its own
+    backward   dX, dW = the equations in `rule.py`, computed there or by kernels (`native.py`); the bias's is torch's
+
+Backward needs p = output − bias. With memory="save" the output is saved for it, which takes no new memory where the
+next layer saves it too (BatchNorm, GELU, a following linear layer); with memory="recompute" p is computed again from
+input and weight.
 """
 
 from __future__ import annotations
@@ -38,7 +41,11 @@ def apply(
     product: str | Product,
     memory: Memory = "save",
 ) -> Tensor:
-    """The contraction of input and weight under a product, plus the bias; the native op where no gradient is asked."""
+    """The contraction of input and weight under a product, plus the bias.
+
+    This chooses among the functions below: the native op where no gradient is wanted, `ProductFn` under torch.compile,
+    `TransformedProductFn` under torch.func, and else `EagerProductFn`.
+    """
     if not isinstance(product, Product):
         product = resolve(product)
     check_memory(memory)
@@ -72,7 +79,7 @@ _REAL = {torch.float32, torch.float64, torch.float16, torch.bfloat16}
 
 
 def _refuse_types(input: Tensor, weight: Tensor, product: Product) -> None:
-    """Unless torch's own op is to say what it takes."""
+    """Raise an error for complex and nested tensors; all others are left to torch's own op, which has its error."""
     if input.is_complex() or weight.is_complex() or not (product.has_native_forward or input.is_floating_point()):
         raise TypeError(f"product {product} needs real floating-point tensors, got {input.dtype}: convert, or use 'p'")
     if input.is_nested:
@@ -80,14 +87,14 @@ def _refuse_types(input: Tensor, weight: Tensor, product: Product) -> None:
 
 
 def check_memory(memory: Memory) -> Memory:
-    """`memory` itself, or an error that names what it may be."""
+    """Return `memory`, or raise an error that names the possible values."""
     if memory not in get_args(Memory):
         raise ValueError(f"memory={memory!r}: use 'save' or 'recompute'")
     return memory
 
 
 class ProductFn(torch.autograd.Function):
-    """A contraction under a product. With `keep_output`, backward reads p off the output instead of computing it."""
+    """A contraction under a product. With `keep_output`, backward takes p from the output instead of computing it."""
 
     generate_vmap_rule = True
 
@@ -109,7 +116,7 @@ class ProductFn(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         input, weight, bias, ctx.contraction, ctx.product, keep_output = inputs
-        # Traced code is functional: when somebody writes into the output, that makes a new tensor.
+        # Only traced code keeps its output here. It is functional, so that an in-place write makes a new tensor.
         ctx.save_for_backward(input, weight, bias, output if keep_output else None)
 
     @staticmethod
@@ -119,7 +126,7 @@ class ProductFn(torch.autograd.Function):
 
 
 class TransformedProductFn(ProductFn):
-    """`ProductFn` with a clear refusal of forward mode; apart from it, as torch.compile traces no function with jvp."""
+    """`ProductFn` with a clear error for forward mode. It is a class of its own: torch.compile traces none with jvp."""
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Tensor) -> Tensor:
@@ -127,10 +134,10 @@ class TransformedProductFn(ProductFn):
 
 
 class EagerProductFn(TransformedProductFn):
-    """The same in torch's older style, which torch.func does not take, and which costs half as much for a small layer.
+    """`ProductFn` for eager mode, in torch's older style without `setup_context`: half the overhead for a small layer.
 
-    A function with a `setup_context` has its arguments bound by their names at every call; and each argument, and each
-    attribute of `ctx`, takes 1 µs and more in a small layer: so all that is no tensor is one.
+    torch.func does not take this style. With `setup_context`, arguments are bound by their names at every call; and
+    each argument, and each attribute of `ctx`, takes 1 µs or more: so all that are not tensors are one tuple.
     """
 
     setup_context = torch.autograd.Function.setup_context
@@ -144,9 +151,9 @@ class EagerProductFn(TransformedProductFn):
         version = 0
         output = ProductFn.forward(input, weight, bias, contraction, product, False)
         if product.has_native_forward and memory == "save" and type(output) is Tensor:
-            # Users write into a layer's output (relu_, +=), and autograd refuses to give back a saved tensor that was
-            # written into. `.data` shares the memory but not the version counter, so it is given back; `counter`
-            # shares the version counter but not the memory, and tells whether somebody has.
+            # Users write into a layer's output (relu_, +=), and autograd refuses to unpack a saved tensor after that.
+            # `.data` shares the memory but not the version counter, so that autograd unpacks it always; `counter`
+            # shares the version counter but not the memory, and shows in backward whether the output was written into.
             saved = output.data
             counter = output.detach()
             counter.data = _NO_DATA if output.is_cpu else output.new_empty(0)
@@ -160,19 +167,22 @@ class EagerProductFn(TransformedProductFn):
         input, weight, bias, output = ctx.saved_tensors
         contraction, product, counter, version = ctx.call
         if output is not None and (is_grad_enabled() or counter._version != version):
-            output = None  # create_graph=True: p has to depend on input and weight; or the output was written into
+            output = None  # recomputed: under create_graph=True p must depend on input and weight; else it was changed
         operands = Operands(input, weight, bias, output)
         return *backward(contraction, product, operands, grad, ctx.needs_input_grad), None
 
 
 _NO_DATA = torch.empty(0, device="cpu")
 
-# `Function.apply` itself looks through all arguments for what torch.func may have left behind.
+# The C++ `apply` below `Function.apply`, which would look through all arguments for tensors of torch.func.
 _apply_eagerly: Callable[..., Tensor] = super(torch.autograd.Function, EagerProductFn).apply
 
 
 def _no_view(output: Tensor) -> Tensor:
-    """Torch's linear returns a view for some inputs, and autograd forbids writing into a view made by a function."""
+    """The output, not as a view.
+
+    Torch's linear returns a view for some inputs, and autograd forbids in-place writes into one from a function.
+    """
     return torch.ops.aten._unsafe_view(output, output.shape)
 
 
@@ -205,16 +215,15 @@ def gradients(
     wants_input: bool,
     wants_weight: bool,
 ) -> Gradients:
-    """dX and dW, by the C++ kernels where they serve and by the rule in plain torch elsewhere."""
+    """dX and dW, by kernels where `native.serves`, and else by the rule in plain torch."""
     bias = operands.bias
-    takes_bias = bias is None or bias.dim() <= 1  # torch's linear broadcasts others, and so does the rule
-    served = takes_bias and native.serves(product, grad, *operands)
-    implementation = native if served else rule
+    is_vector = bias is None or bias.dim() <= 1  # torch's linear takes others, too, and so does the rule
+    implementation = native if is_vector and native.serves(product, grad, *operands) else rule
     return implementation.gradients(contraction, product, operands, grad, wants_input, wants_weight)
 
 
 def without_autocast(grad: Tensor) -> AbstractContextManager[Any]:
-    """Casts were made in forward: backward computes in the dtypes it is given."""
+    """A context for backward, which computes in the dtypes that autocast chose in forward."""
     device_type = grad.device.type
     return torch.autocast(device_type, enabled=False) if _autocasts(device_type) else nullcontext()
 

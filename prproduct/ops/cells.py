@@ -17,23 +17,26 @@ sigmoid_backward, tanh_backward = torch.ops.aten.sigmoid_backward, torch.ops.ate
 class Cell(Protocol):
     """One step of a recurrent layer, elementwise: gates and state in, next state out. The hidden state comes first."""
 
-    gates: ClassVar[int]  # for each number of the state
-    gates_apart: ClassVar[bool]  # whether the two kinds of gates are more than their sum: two gradients, not one
+    gates: ClassVar[int]  # for each feature of the state
+    gates_apart: ClassVar[bool]  # True if input gates and hidden gates have different gradients; else their sum matters
 
     @property
     def name(self) -> str:
-        """As the C++ kernels know it (`csrc/recurrent.cpp`)."""
+        """The name in the C++ kernels (`csrc/recurrent.cpp`)."""
 
     def step(self, gates: Gates, state: State) -> State:
         """The next state."""
 
     def step_back(self, gates: Gates, state: State, grad: State) -> tuple[Gates, State]:
-        """From the gradients of the next state to those of the gates, and what else those of the state before get."""
+        """The gradients of the gates, and of the state before apart from what goes through the gates.
+
+        `grad` has the gradients of the next state.
+        """
 
 
 @dataclass(frozen=True)
 class LSTM:
-    """i, f, g, o = σ, σ, tanh, σ of the gates; c' = f∘c + i∘g; h' = o∘tanh c'."""
+    """i, f, g, o = σ, σ, tanh, σ of the gates' sums; c' = f∘c + i∘g; h' = o∘tanh c'."""
 
     gates: ClassVar[int] = 4
     gates_apart: ClassVar[bool] = False
@@ -45,7 +48,7 @@ class LSTM:
         return o * cell.tanh(), cell
 
     def step_back(self, gates: Gates, state: State, grad: State) -> tuple[Gates, State]:
-        i, f, g, o = self._activate(gates)  # kept, they would be a third of all memory
+        i, f, g, o = self._activate(gates)  # recomputed: saved, they would be a third of all memory
         tanh_cell = (f * state[1] + i * g).tanh()
         grad_cell = grad[1] + tanh_backward(grad[0] * o, tanh_cell)
         of_gates = [
@@ -64,7 +67,7 @@ class LSTM:
 
 @dataclass(frozen=True)
 class GRU:
-    """r, z = σ of the gates; n = tanh(input's + r∘hidden's); h' = (1 − z)∘n + z∘h. The product comes before the r."""
+    """r, z = σ of the gates; n = tanh(input's + r∘hidden's), r after the matrix product; h' = (1 − z)∘n + z∘h."""
 
     gates: ClassVar[int] = 3
     gates_apart: ClassVar[bool] = True
@@ -90,7 +93,7 @@ class GRU:
 
 @dataclass(frozen=True)
 class RNN:
-    """h' = tanh or relu of the gates."""
+    """h' = tanh or relu of the gates' sum."""
 
     gates: ClassVar[int] = 1
     gates_apart: ClassVar[bool] = False

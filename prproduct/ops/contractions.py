@@ -1,8 +1,8 @@
 """Which weight vector meets which data vector: the two ways in which a layer pairs them.
 
-A contraction knows the native op, its native backward, and how to view an output as pairs, so that the axis of the
-weight vectors and those of the data vectors lie apart. `autograd.py` writes the backward of every product once, in
-these terms.
+A contraction has the native op, its native backward, and views of outputs, biases and norms as pairs, in which the axis
+of the weight vectors and those of the data vectors are separate. `rule.py` states the backward of every product once,
+in these terms.
 
 | contraction | a weight vector     | a data vector                            | pairs                                 |
 | ----------- | ------------------- | ---------------------------------------- | ------------------------------------- |
@@ -28,24 +28,35 @@ from prproduct.ops.windows import Windows, gather, scatter
 
 
 class Contraction(Protocol):
-    """What `autograd.py` asks of a layer's geometry. Biases, squares and norms broadcast against the pairs."""
+    """How a layer pairs vectors; the same methods for every kind of layer."""
 
     is_convolution: ClassVar[bool]
 
-    def native(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor: ...
+    def native(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """Torch's own op."""
 
     def native_backward(
         self, grad: Tensor, input: Tensor, weight: Tensor, wants_input: bool, wants_weight: bool
     ) -> tuple[Tensor | None, Tensor | None]:
-        """The native dX and dW."""
+        """The native dX and dW; None where they are not wanted."""
 
-    def add_bias(self, output: Tensor, bias: Tensor) -> Tensor: ...
-    def grad_bias(self, grad: Tensor, bias: Tensor) -> Tensor: ...
+    def add_bias(self, output: Tensor, bias: Tensor) -> Tensor:
+        """output + bias."""
 
-    def as_pairs(self, output: Tensor) -> Tensor: ...
-    def bias_of_pairs(self, bias: Tensor, output: Tensor) -> Tensor: ...
-    def weight_square(self, weight: Tensor, dtype: torch.dtype) -> Tensor: ...
-    def input_square(self, input: Tensor, weight: Tensor, output: Tensor, dtype: torch.dtype) -> Tensor: ...
+    def grad_bias(self, grad: Tensor, bias: Tensor) -> Tensor:
+        """The gradient of the bias, in its shape."""
+
+    def as_pairs(self, output: Tensor) -> Tensor:
+        """An output, or its gradient, in the shape of the pairs (see the table above)."""
+
+    def bias_of_pairs(self, bias: Tensor, output: Tensor) -> Tensor:
+        """The bias, in a shape that broadcasts against the pairs."""
+
+    def weight_square(self, weight: Tensor, dtype: torch.dtype) -> Tensor:
+        """‖w‖² of every weight vector, in a shape that broadcasts against the pairs."""
+
+    def input_square(self, input: Tensor, weight: Tensor, output: Tensor, dtype: torch.dtype) -> Tensor:
+        """‖x‖² of every data vector, in a shape that broadcasts against the pairs; `output` gives its shape alone."""
 
     def add_along_weight(self, grad: Tensor, sums: Tensor, weight: Tensor, pairs: Pairs) -> Tensor:
         """grad + sums·w/‖w‖; grad may be overwritten."""
@@ -56,15 +67,15 @@ class Contraction(Protocol):
 
 @dataclass(frozen=True)
 class Linear:
-    """Every row of the input with every row of the weight. As in torch, either may be a single vector."""
+    """Every row of the input with every row of the weight; with `single_weight`, the weight is one vector."""
 
     is_convolution: ClassVar[bool] = False
     single_weight: bool = False
 
     def native(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         if not is_compiling() and not torch.is_grad_enabled() and weight.requires_grad and weight._is_view():
-            # ATen's matmul chooses its kernel by whether weight.T requires a gradient. Inside of an autograd function
-            # the transpose of a leaf view does not, and the output would differ from the native layer's in its bits.
+            # ATen's matmul chooses its kernel by whether weight.T requires a gradient. Inside an autograd function the
+            # transpose of a leaf view does not, and the output would differ from the native layer's in its last bits.
             weight = weight.data.requires_grad_()
         return F.linear(input, weight, bias)
 
@@ -108,14 +119,14 @@ class Linear:
 
 
 def as_rows(t: Tensor) -> Tensor:
-    """All but the last axis as one."""
+    """t as a matrix: all axes but the last become one."""
     return t if t.dim() == 2 else t.reshape(t.shape[:-1].numel(), t.shape[-1])
 
 
 def _apart(product: Tensor) -> Tensor:
-    """A matrix product, of which Inductor makes no `addmm` with what is added to it.
+    """The product itself, which Inductor then does not fuse with a following addition into `addmm`.
 
-    On the CPU this would be written to memory, and copied, instead of being added in one pass.
+    On the CPU, `addmm` would want the other summand in memory, and copy it, instead of adding it in one pass.
     """
     return materialized(product) if product.is_cpu else product
 
@@ -166,7 +177,7 @@ class Convolution:
 
     def as_pairs(self, output: Tensor) -> Tensor:
         if self.groups == 1:
-            return output  # Inductor lays out in full what is seen through a view, whatever suits the convolutions
+            return output  # not a view, for which Inductor would choose a layout that does not suit convolutions
         batch, channels, *spatial = output.shape
         return output.reshape(batch, self.groups, channels // self.groups, *spatial)
 
@@ -193,7 +204,8 @@ class Convolution:
         if sums.numel() == 0:
             return grad
         from_windows = gather if self.transposed else scatter
-        # A sum over windows of sums/‖x‖ may overflow where sums·x/‖x‖ does not: it is taken relative to the largest.
+        # The sum of sums/‖x‖ over windows may overflow where its product with x does not: divided by the largest, it
+        # does not.
         axes = tuple(range(1, sums.dim())) if self.groups == 1 else tuple(range(2, sums.dim()))
         with torch.no_grad():
             largest = abs(sums).amax(axes, keepdim=True)
@@ -208,7 +220,7 @@ class Convolution:
 
     @property
     def _channel_axis(self) -> int:
-        """Of pairs."""
+        """The axis of a group's channels in pairs."""
         return 1 if self.groups == 1 else 2
 
     def _kernels(self, weight: Tensor) -> Tensor:

@@ -1,13 +1,13 @@
-"""The same gradients by kernels: `torch.ops.prproduct` (`csrc/`) on CPUs, Triton's on GPUs, and when they serve.
+"""The gradients of `rule.py` by kernels, and when they are used: C++ (`csrc/`) on CPUs, Triton on GPUs.
 
     is the product built in?                    no  → the rule in plain torch (`rule.py`)
-    is this eager mode, without a graph?        no  → the rule: torch.compile fuses it, torch.func sees into it
+    is this eager mode, without create_graph?   no  → the rule: torch.compile fuses it, autograd and torch.func trace it
     are all tensors ordinary ones on a CPU,     no  → the rule
     or on one GPU and not float64?
-    is the library, or Triton, there?           no  → the rule, with one warning that says how to get it
+    can the library, or Triton, be loaded?      no  → the rule, with one warning that says how to get it
                                                 yes → the kernels: one pass over the pairs beside the native backward
 
-`serves` is that decision, and the only one.
+The function `serves` makes this decision, for all layers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 from torch._C import _are_functorch_transforms_active, _len_torch_dispatch_stack  # private: torch has no public ones
-from torch._C._functorch import is_legacy_batchedtensor  # private: what is_grads_batched=True makes, nothing else tells
+from torch._C._functorch import is_legacy_batchedtensor  # private: no public test for the tensors of is_grads_batched
 from torch.compiler import is_compiling
 
 from prproduct.ops import triton_operators
@@ -41,7 +41,7 @@ _enabled = True
 
 @contextlib.contextmanager
 def disabled() -> Iterator[None]:
-    """The rule in plain torch everywhere, to compare with."""
+    """A context in which the rule in plain torch computes everything, to compare with."""
     global _enabled
     _enabled = False
     try:
@@ -51,7 +51,7 @@ def disabled() -> Iterator[None]:
 
 
 def serves(product: Product, *tensors: Tensor | None) -> bool:
-    """Whether the kernels compute the gradients of these tensors here and now; None is a tensor that is not there."""
+    """True if the kernels compute the gradients of these tensors in the current mode; None is an absent tensor."""
     if (
         not _enabled
         or type(product) not in BUILT_IN  # nor a subclass, which may have gains of its own
@@ -76,7 +76,7 @@ def serves(product: Product, *tensors: Tensor | None) -> bool:
 
 @functools.cache
 def library() -> bool:
-    """True if `torch.ops.prproduct` is there: loaded at the first call, or one warning says why not."""
+    """True if `torch.ops.prproduct` can be used. The first call loads it, or warns why it cannot."""
     given = os.environ.get("PRPRODUCT_LIBRARY")  # another build, such as that of `make sanitize`
     found = [Path(given)] if given else sorted(Path(__file__).parents[1].glob("_C*.so"))
     try:
@@ -100,7 +100,7 @@ def library() -> bool:
 
 @functools.cache
 def triton_serves(device: torch.device) -> bool:
-    """True if Triton's kernels run on this device: tried at the first call, or one warning says why not."""
+    """True if Triton's kernels run on this device. The first call launches one, or warns why it cannot."""
     if device.type not in _TRITON_DEVICES:
         return False
     try:
@@ -119,7 +119,7 @@ def triton_serves(device: torch.device) -> bool:
 
 
 def operators_for(t: Tensor) -> Any:
-    """The operators that serve tensors on this one's device: linear_backward, convolution_backward, …"""
+    """The operators (linear_backward, convolution_backward, …) for the device of t."""
     return torch.ops.prproduct if t.is_cpu else triton_operators
 
 
@@ -160,7 +160,7 @@ def gradients(
 
 
 def _as(gradient: Tensor, of: Tensor) -> Tensor:
-    """The gradient in the shape and dtype of the tensor that it is of."""
+    """The gradient, in the shape and dtype of `of`."""
     gradient = gradient if gradient.shape == of.shape else gradient.view(of.shape)
     return gradient if gradient.dtype is of.dtype else gradient.to(of.dtype)
 
@@ -179,19 +179,20 @@ def value(contraction: Contraction, product: Product, input: Tensor, weight: Ten
 
 
 def product_arguments(product: Product, output: Tensor, convolution: bool) -> tuple[str, float, float]:
-    """Name, parameter and floor of sin² θ for p stored as `output` is, as all operators take them."""
+    """The arguments product, parameter and floor of all operators, for p stored in the dtype of `output`."""
     parameter = product.power if isinstance(product, Tempered) else 0.0
     device_type = "cpu" if output.is_cpu else output.device.type
     return product.name, parameter, floor_of_sin_square(output.dtype, device_type, convolution)
 
 
 def _geometry(c: Convolution) -> tuple[Any, ...]:
+    """The arguments from `stride` to `groups` of the convolution operators."""
     output_padding = c.output_padding or (0,) * len(c.stride)
     return c.stride, c.padding, c.dilation, c.transposed, output_padding, c.groups
 
 
 def _register_fakes() -> None:
-    """Shapes of the operators' results, for tracing and for fake tensors."""
+    """Register the shapes of the operators' results, for tracing and for fake tensors."""
 
     def backward(grad: Tensor, input: Tensor, weight: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
         return torch.empty_like(input), torch.empty_like(weight)

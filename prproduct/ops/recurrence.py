@@ -1,15 +1,15 @@
 r"""Recurrent layers under a product: the steps forward, and the backward through time in closed form.
 
 Every gate has two products, of its weight vectors with the input and with the hidden state (the paper's PR-LSTM,
-Equation 14). The input's are one GEMM over all steps, forward and backward; only the hidden state's must be taken step
-by step:
+Equation 14): the *input gates* and the *hidden gates*. Input gates are one GEMM over all steps, forward and backward;
+hidden gates need the state, step by step. Backward, from the last step t to the first:
 
     grad of the gates (t)   = the cell's `step_back`, elementwise, of the grad of the state (t)
-    grad of the state (t−1) = the cell's own part + dX of the rule for the hidden product (t)
+    grad of the state (t−1) = the part that `step_back` returns + dX of the rule for the hidden gates (t)
 
 and the weight gradients of all steps are one GEMM at the end.
 
-Sequences lie flat, step after step, as in a PackedSequence: `batch_sizes` tells how many rows each step has.
+The rows of all steps are concatenated, as in a PackedSequence; `batch_sizes` has the number of rows of each step.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch._C import _are_functorch_transforms_active  # private: torch has no public one
-from torch._C._functorch import is_legacy_batchedtensor  # private: what is_grads_batched=True makes, nothing else tells
+from torch._C._functorch import is_legacy_batchedtensor  # private: no public test for the tensors of is_grads_batched
 
 from prproduct.ops import autograd, native
 from prproduct.ops.autograd import cast_for_autocast, gradients, without_autocast
@@ -60,7 +60,7 @@ class Recurrence:
         return steps[::-1] if self.reverse else steps
 
     def __call__(self, data: Tensor, state: State, weights: Weights) -> tuple[Tensor, State]:
-        """The hidden states, flat like `data`, and each sequence's last state."""
+        """The hidden states of all steps, (rows, features) as `data`, and the last state of each sequence."""
         self._check(data, state, weights)
         data = cast_for_autocast(data)
         state = tuple(cast_for_autocast(s) for s in state)
@@ -72,7 +72,7 @@ class Recurrence:
         return output, tuple(last)
 
     def unrolled(self, data: Tensor, state: State, weights: Weights) -> tuple[Tensor, State]:
-        """The same in operations that autograd, torch.func and torch.compile see into."""
+        """The same in operations that autograd, torch.func and torch.compile can trace."""
         linear = Linear()
         input_gates = autograd.apply(linear, data, weights.input, weights.input_bias, self.product)
         steps = self.steps()
@@ -107,7 +107,7 @@ class Recurrence:
 
 
 class Saved(NamedTuple):
-    """What backward needs of all steps, (rows, …): p of the hidden products, and the states before each step."""
+    """What backward needs of all steps, (rows, …): hidden gates without their bias, and the states before each step."""
 
     hidden_gates: Tensor
     before: State
@@ -127,10 +127,10 @@ class RecurrenceFn(torch.autograd.Function):
         hidden_bias: Tensor | None,
         *state: Tensor,
     ) -> tuple[Tensor, ...]:
-        bias, own_bias = _biases(recurrence.cell, input_bias, hidden_bias)
-        input_gates = F.linear(data, input_weight, bias)  # (rows of all steps, gates)
-        steps = _native_steps if _serves(recurrence, input_gates, hidden_weight, own_bias, *state) else _steps
-        output, last, saved = steps(recurrence, input_gates, hidden_weight, own_bias, state)
+        first_bias, second_bias = _biases(recurrence.cell, input_bias, hidden_bias)
+        input_gates = F.linear(data, input_weight, first_bias)  # (rows of all steps, gates)
+        steps = _native_steps if _serves(recurrence, input_gates, hidden_weight, second_bias, *state) else _steps
+        output, last, saved = steps(recurrence, input_gates, hidden_weight, second_bias, state)
         ctx.recurrence, ctx.states = recurrence, len(state)
         given = (data, input_weight, hidden_weight, input_bias, hidden_bias)
         ctx.save_for_backward(*given, *state, input_gates, saved.hidden_gates, *saved.before)
@@ -138,18 +138,18 @@ class RecurrenceFn(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        saved = ctx.saved_tensors  # asked for once: checkpointing does not give it twice
+        saved = ctx.saved_tensors  # read once: checkpointing does not give it twice
         data, *weights = saved[:5]
         state, (input_gates, hidden_gates, *before) = saved[5 : 5 + ctx.states], saved[5 + ctx.states :]
         with without_autocast(data):
             if torch.is_grad_enabled() or any(is_legacy_batchedtensor(grad) for grad in grads):
                 return None, *_differentiable_backward(ctx, data, weights, state, grads)
-            left = Saved(hidden_gates, tuple(before))
-            return None, *_backward_through_time(ctx, data, weights, input_gates, left, grads)
+            of_steps = Saved(hidden_gates, tuple(before))
+            return None, *_backward_through_time(ctx, data, weights, input_gates, of_steps, grads)
 
 
 def _serves(recurrence: Recurrence, *tensors: Tensor | None) -> bool:
-    """Whether the C++ kernels take these steps: on CPUs in float32 and float64; others are stepped in torch."""
+    """True if the C++ kernels compute the steps: on CPUs in float32 and float64; elsewhere plain torch does."""
     first = tensors[0]
     if first is None or not first.is_cpu or first.dtype not in (torch.float32, torch.float64):
         return False
@@ -183,25 +183,25 @@ def _steps(
         current = recurrence.cell.step((input_gates[rows], _plus(hidden_gates[rows], bias)), current)
         output[rows] = current[0]
     last = _finish(current, waiting)
-    return output, tuple(s.clone() for s in last), Saved(hidden_gates, before)  # the user's to write into
+    return output, tuple(s.clone() for s in last), Saved(hidden_gates, before)  # clones: users may write into them
 
 
 def _backward_through_time(
     ctx: Any, data: Tensor, weights: Sequence[Tensor], input_gates: Tensor, saved: Saved, grads: Sequence[Tensor]
 ) -> list[Tensor | None]:
-    """The gradients of data, weights and first state, in closed form, from what forward has left."""
+    """The gradients of data, weights, biases and first state, in closed form."""
     recurrence, (input_weight, hidden_weight, *given_biases) = ctx.recurrence, weights
-    bias, own_bias = _biases(recurrence.cell, *given_biases)
-    tensors = (input_gates, hidden_weight, own_bias, *saved.before, saved.hidden_gates, *grads)
+    first_bias, second_bias = _biases(recurrence.cell, *given_biases)
+    tensors = (input_gates, hidden_weight, second_bias, *saved.before, saved.hidden_gates, *grads)
     back = _native_steps_back if _serves(recurrence, *tensors) else _steps_back
     (of_input, of_hidden), of_hidden_weight, of_state = back(
-        recurrence, input_gates, hidden_weight, own_bias, saved, grads
+        recurrence, input_gates, hidden_weight, second_bias, saved, grads
     )
     of_biases: list[Tensor | None] = [None, None]
     if given_biases[0] is not None:
         of_bias = of_input.sum(0)
         of_biases = [of_bias, of_hidden.sum(0) if recurrence.cell.gates_apart else of_bias]
-    operands = Operands(data, input_weight, bias, input_gates)
+    operands = Operands(data, input_weight, first_bias, input_gates)
     of_data, of_input_weight = gradients(
         Linear(), recurrence.product, operands, of_input, ctx.needs_input_grad[1], ctx.needs_input_grad[2]
     )
@@ -273,7 +273,10 @@ def _differentiable_backward(
 
 
 def _biases(cell: Cell, input_bias: Tensor | None, hidden_bias: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-    """The biases of the input's and the hidden state's gates; all in the first where they only meet in a sum."""
+    """The biases that are added to the input gates and to the hidden gates.
+
+    Where only the sum of the gates matters, both are added to the input gates.
+    """
     if cell.gates_apart or input_bias is None or hidden_bias is None:
         return input_bias, hidden_bias
     return input_bias + hidden_bias, None
@@ -288,10 +291,10 @@ def _count(rows: slice) -> int:
 
 
 def _resize(state: State, count: int, waiting: State) -> tuple[State, State]:
-    """The states of the sequences that take part in the next step.
+    """The states of the `count` sequences of the next step, and `waiting`, with the states of all others.
 
-    Sequences that begin there, as in the reverse direction, have their first state in `waiting`; those that ended leave
-    their last state there.
+    Sequences that begin with this step, as in the reverse direction, have their first state in `waiting`; of those that
+    ended with the step before, `waiting` gets the last state.
     """
     current = len(state[0])
     if count > current:
@@ -303,4 +306,5 @@ def _resize(state: State, count: int, waiting: State) -> tuple[State, State]:
 
 
 def _finish(state: State, waiting: State) -> State:
+    """The states of all sequences after the last step."""
     return tuple(torch.cat([s, w[len(s) :]]) if len(s) < len(w) else s for s, w in zip(state, waiting, strict=True))

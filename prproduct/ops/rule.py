@@ -41,7 +41,7 @@ Gradients = tuple[Tensor | None, Tensor | None]  # of input and weight; None whe
 
 
 class Operands(NamedTuple):
-    """The tensors of a layer's forward. Without an output, backward computes p again from input and weight."""
+    """The tensors of a layer's forward. If `output` is None, backward computes p again from input and weight."""
 
     input: Tensor
     weight: Tensor
@@ -50,9 +50,9 @@ class Operands(NamedTuple):
 
 
 class GradientTerm(NamedTuple):
-    """What a gradient becomes for ∂/∂w or for ∂/∂x. None stands for zero."""
+    """What the two terms of dW, or of dX, are computed from. None stands for zero."""
 
-    scaled_grad: Tensor | None  # D∘g, shaped as the gradient
+    scaled_grad: Tensor | None  # D∘g, shaped as g
     along: Tensor | None  # Σ (L − D)·cos θ·g·‖other vector‖, shaped as the norms of the vectors it is added along
 
 
@@ -80,7 +80,7 @@ def value(contraction: Contraction, product: Product, input: Tensor, weight: Ten
 
 @dataclass(frozen=True)
 class Rule:
-    """The rule at one input and weight: maps gradients of the output to those of input and weight."""
+    """The linear map from a gradient of the output to dX and dW, at one input and weight."""
 
     contraction: Contraction
     product: Product
@@ -90,7 +90,7 @@ class Rule:
 
     @classmethod
     def at(cls, contraction: Contraction, product: Product, operands: Operands, grad: Tensor) -> Rule:
-        """The rule for these operands; `grad` has the shape and dtype of the gradients to come."""
+        """The rule for these operands; of `grad`, only the shape and the dtype are used."""
         input, weight, bias, output = operands
         dtype = working_dtype(grad.dtype)
         weight_norms = Norms.of(contraction.weight_square(weight, dtype))
@@ -115,7 +115,7 @@ class Rule:
     def gradients(self, grad: Tensor, wants_input: bool, wants_weight: bool) -> Gradients:
         """dX and dW."""
         for_weight, for_input = self.split(grad)
-        if for_weight.scaled_grad is for_input.scaled_grad:  # one call, so that a compiler lays D∘g out for it once
+        if for_weight.scaled_grad is for_input.scaled_grad:  # one call, so that Inductor chooses one layout for D∘g
             of_input, of_weight = self._native(for_input.scaled_grad, grad, wants_input, wants_weight)
         else:
             of_input = self._native(for_input.scaled_grad, grad, wants_input, False)[0]
@@ -144,7 +144,7 @@ class Rule:
             return of_input, of_weight
         if grad.dtype != torch.float16:
             return self.contraction.native_backward(scaled_grad.to(grad.dtype), *operands, *wanted)
-        # Near-parallel vectors make D∘g large before the correction takes most of it back: no overflow in between.
+        # For near-parallel vectors D∘g is large, and the correction cancels most of it: scaled, it does not overflow.
         scale = _overflow_scale(scaled_grad, grad)
         results = self.contraction.native_backward((scaled_grad / scale).to(grad.dtype), *operands, *wanted)
         of_input, of_weight = (None if t is None else t.to(scaled_grad.dtype) * scale for t in results)
@@ -162,7 +162,7 @@ class Rule:
 
 
 def split(product: Product, pairs: Pairs, grad: Tensor) -> tuple[GradientTerm, GradientTerm]:
-    """The terms for ∂/∂w and ∂/∂x of a gradient in the shape of the output or of the pairs."""
+    """The terms for dW and for dX; `grad` has the shape of the output or of the pairs."""
     pair = measure(pairs)
     weight_gains, input_gains = weight_and_input_gains(product, pair)
     scaled_grad = _scaled(weight_gains, grad)
@@ -197,7 +197,7 @@ def _along(gains: Gains, pairs: Pairs, cos: Tensor, grad: Tensor, scaled_grad: T
 
 
 def _sums(along: Tensor | None, norm: Tensor, like: Tensor) -> Tensor | None:
-    """Σ (L − D)·cos θ·g·‖other vector‖"""
+    """Σ (L − D)·cos θ·g·‖other vector‖, summed to the shape of `like`."""
     if along is None:
         return None
     along = along * norm
@@ -205,17 +205,18 @@ def _sums(along: Tensor | None, norm: Tensor, like: Tensor) -> Tensor | None:
 
 
 def _per_image(t: Tensor, like: Tensor) -> Tensor:
-    """t, summed over its last axes as far as `like` has size 1 there: a convolution's space, if not its batch.
+    """t, summed over those of its last axes along which `like` has size 1: for a convolution, the spatial axes.
 
-    Inductor's code for a sum of more than 4096 numbers goes through memory at every step, and through all images for
-    some of the channels before it turns to the next. In two steps, sums over 32 images of 32² took half as long.
+    The first axis, the batch, is left to `sum_to_size`. Inductor's code for one sum of more than 4096 numbers
+    accumulates in memory, and reads all images for some channels before the next; in two steps, sums over 32 images of
+    32² took half as long.
     """
-    single = itertools.takewhile(lambda axis: like.shape[axis] == 1, range(-1, -like.dim(), -1))
-    axes = tuple(single)
+    axes = tuple(itertools.takewhile(lambda axis: like.shape[axis] == 1, range(-1, -like.dim(), -1)))
     return t.sum(axes, keepdim=True) if axes else t
 
 
 def _times(t: Tensor, factor: Tensor | float) -> Tensor | None:
+    """t·factor, without a multiplication by 1; None for a factor of 0."""
     if isinstance(factor, Tensor):
         return factor * t  # the result takes the layout of the first, and gains have that of the output
     if factor == 0.0:
@@ -224,31 +225,33 @@ def _times(t: Tensor, factor: Tensor | float) -> Tensor | None:
 
 
 def _shaped(t: Tensor, like: Tensor) -> Tensor:
+    """t in the shape of `like`; a scalar stays one."""
     return t if t.dim() == 0 or t.shape == like.shape else t.reshape(like.shape)
 
 
 def wide_product(contraction: Contraction, input: Tensor, weight: Tensor) -> Tensor:
-    """p in the working dtype: a product with a value of its own need not take it from a rounded output."""
+    """p in the working dtype, for products with a forward of their own, whose output is not p."""
     if input.dtype == weight.dtype:  # torch refuses a mixture, and so do we
         input, weight = (t.to(working_dtype(t.dtype)) for t in (input, weight))
     return contraction.native(input, weight, None)
 
 
 def _bias_dominates(bias: Tensor, weight_norms: Norms, input_norms: Norms) -> bool:
-    """Whether the bias is so large that output − bias has lost p, and p is worth computing again.
+    """True if the bias is so large that output − bias has lost p, and p is worth computing again.
 
-    Asked on the CPU only: elsewhere the answer would stall the device, and the raised floor of `measure` has to serve.
+    Always False on other devices than the CPU, where the answer would synchronize with the device. There `measure`
+    raises its floor instead (`WeightVectors.excess`).
     """
     ordinary = type(bias) in (Tensor, torch.nn.Parameter)  # a fake tensor has no numbers to look at
     if bias.device.type != "cpu" or torch.compiler.is_compiling() or not ordinary:
         return False
-    return not bool(abs(bias).mean() <= 2.0 * weight_norms.value.mean() * input_norms.value.mean())  # nor for NaN
+    return not bool(abs(bias).mean() <= 2.0 * weight_norms.value.mean() * input_norms.value.mean())  # True for NaN
 
 
 def _overflow_scale(scaled_grad: Tensor, grad: Tensor) -> Tensor:
-    """The power of two that brings D∘g back to the size of g, so that it overflows no sooner in what follows.
+    """The power of two by which D∘g is divided to have the size of g, so that it does not overflow before g would.
 
-    1 while D∘g is below 2⁻⁸: no overflow threatens there, but division would push small gradients into subnormals.
+    It is 1 while D∘g is below 2⁻⁸, where nothing overflows and division would make small gradients subnormal.
     """
     if grad.numel() == 0:
         return scaled_grad.new_ones(())

@@ -1,8 +1,9 @@
-"""The kernels of a backward on GPUs, in Triton; `triton_operators.py` launches them.
+"""The kernels of a backward on GPUs, in Triton, which `triton_operators.py` launches.
 
-`rule.py` has the equations. Data vectors x are rows of a linear layer's input or windows of a convolution; (batch,
-group, place) counts them, with one batch and one group for a linear layer. j counts the weight vectors w of a group. A
-backward is five kernels around the native one, or three for a linear layer and a 1×1 convolution:
+`rule.py` has the equations. A data vector x is a row of a linear layer's input or a window of a convolution. Its index
+is (batch, group, place), where place is the spatial position; a linear layer has one batch, one group, and its rows are
+the places. j is the index of a weight vector w in its group. A backward is five kernels around the native one, or three
+for a linear layer and a 1×1 convolution:
 
     squares   ‖w‖², and Σ x² over the channels of each place of the input
     windows   ‖x‖² = the sum of these over each window                                              convolutions only
@@ -60,9 +61,9 @@ def _gains(cos, inverse_sin, power, PRODUCT: tl.constexpr):
 
 @triton.jit
 def _storage_scale(largest_ptr):
-    """By what D∘g is multiplied where it is stored in float16; `largest` is max |g|, None for other dtypes.
+    """The factor of the stored D∘g: 1 or, in float16, 1/16; `largest` is max |g|, None for other dtypes.
 
-    float16 ends at 65504 and gains at 16, so that D∘g may overflow before the correction takes most of it back.
+    float16 ends at 65504, and gains at 16: D∘g may overflow, though the correction cancels most of it.
     """
     scale = 1.0
     if largest_ptr is not None:
@@ -207,7 +208,7 @@ def prproduct_split(
     along_x_ptr, along_w_ptr, outer, groups, channels, places, floor, tiny, power,
     PRODUCT: tl.constexpr, FORWARD: tl.constexpr, J: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
-    """A tile of J weight vectors and N data vectors of one image and group.
+    """The split of g for a tile of J weight vectors and N data vectors of one image and group.
 
     scaled = D∘g; along_x[tile of j, image and group, place] = Σ along·‖w‖ over j; along_w[weight vector, image and tile
     of places] = Σ along·‖x‖ over places. In a product's own forward, g is p and `scaled` is L·p, its value.

@@ -17,7 +17,7 @@ from prproduct.ops.contractions import Convolution
 from prproduct.products import BUILT_IN, Product
 
 _WEIGHT_ONLY = {product.name for product in BUILT_IN if product.input_gains is not Product.input_gains}
-_TILE = 2048  # pairs or numbers that a program takes at a time
+_TILE = 2048  # pairs or elements that a program reads at a time
 
 
 def linear_backward(
@@ -150,7 +150,7 @@ def _kernels(t: Tensor, native: Convolution, like: Tensor | None = None) -> Tens
 
 
 def _as_weight(vectors: Tensor, weight: Tensor, native: Convolution) -> Tensor:
-    """The inverse of `_kernels`."""
+    """(weight vectors, length) in the shape of the weight: the inverse of `_kernels`."""
     if native.transposed:
         inputs, outputs, *kernel = weight.shape
         apart = vectors.view(native.groups, outputs, inputs // native.groups, *kernel)
@@ -161,12 +161,14 @@ def _as_weight(vectors: Tensor, weight: Tensor, native: Convolution) -> Tensor:
 
 
 def _memory_order(weight: Tensor) -> list[int]:
-    """The axes with the weight vectors' first, the others as they lie in memory: channels last as they are."""
+    """The axis of the weight vectors, then all others by descending stride: flattened, they are a view."""
     strides = weight.stride()
     return [0, *sorted(range(1, weight.dim()), key=lambda axis: -strides[axis])]
 
 
 class _Split(NamedTuple):
+    """What `prproduct_split` computes; the sums are per tile."""
+
     scaled: Tensor  # (batch, channels, places), in the layout of the output
     along_x: Tensor  # (tiles of weight vectors, batch, groups, places)
     along_w: Tensor  # (weight vectors, images and tiles of places)
@@ -275,6 +277,7 @@ def _add_along(x: _Along | None, w: _Along | None, largest: Tensor | None) -> No
     some = x or w
     if some is None:
         return
+    # The arguments of an absent side are any pointers, which no program reads.
     x_programs = w_programs = steps = 0
     x_tile = w_tile = (1, 1)
     x_part: tuple[Any, ...] = (some.to, 0, 0, 0, 0, some.t, 0, 0, 0, 0, 1, 1, 1, some.scale, some.sums, 0, 0)
@@ -299,7 +302,7 @@ def _add_along(x: _Along | None, w: _Along | None, largest: Tensor | None) -> No
 
 
 def _tile(t: Tensor) -> tuple[int, int]:
-    """How many vectors and how many of their numbers a program takes at a time; neighbours in memory first."""
+    """How many vectors, and how many of their elements, a program reads at a time; most along the contiguous axis."""
     vectors, length = (_power_of_2(size) for size in t.shape[-2:])
     if t.stride(-1) == 1:
         along = min(length, 512)
@@ -309,12 +312,12 @@ def _tile(t: Tensor) -> tuple[int, int]:
 
 
 def _blocks(size: int, block: int) -> int:
-    """How many blocks cover the size."""
+    """The number of blocks that cover `size`."""
     return -(-size // block)
 
 
 def _power_of_2(number: int) -> int:
-    """The smallest one that is not below the number."""
+    """The smallest power of 2 that is at least `number`."""
     return 1 << (number - 1).bit_length()
 
 

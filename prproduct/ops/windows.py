@@ -1,11 +1,11 @@
 """Sums over a convolution's windows, and their adjoint, one spatial axis at a time.
 
-    gather:  out[o] = Σ_k  t[o·stride − padding + k·dilation]        what every window of the input adds up to
-    scatter: out[i] = Σ_k  Σ_{o: o·stride − padding + k·dilation = i}  t[o]     back to the input: the transpose
+    gather:  out[o] = Σ_k  t[o·stride − padding + k·dilation]                   the sum over each window of the input
+    scatter: out[i] = Σ_k  Σ_{o: o·stride − padding + k·dilation = i}  t[o]     its transpose, back to the input
 
-Both take (batch, groups, *spatial), smaller than a layer's activations by its channels. They add shifted slices:
-running sums would let one outlier ruin the rest of its row, torch's pooling refuses dilation and wide padding, and a
-convolution with ones may run in TF32 and lose the angle.
+Both take (batch, groups, *spatial), which a layer's activations exceed by the factor of the channels of a group. They
+add shifted slices. Running sums would let one outlier ruin the rest of its row by cancellation, torch's pooling refuses
+dilation and wide padding, and a convolution with ones may run in TF32 and lose the angle.
 """
 
 from __future__ import annotations
@@ -76,19 +76,12 @@ def _stuff(t: Tensor, axis: int, stride: int) -> Tensor:
 
 
 def _pad(t: Tensor, widths: Sequence[tuple[int, int]]) -> Tensor:
-    """Zeros added before and behind, along each spatial axis; a negative width cuts.
+    """t with zeros added at both ends of each spatial axis; a negative width removes elements.
 
     Materialized, as Inductor would otherwise test for each of the summands whether it lies inside.
     """
-    added, cut = ([side(width) for pair in reversed(widths) for width in pair] for side in (_positive, _negative))
-    # Widen before cutting: what is cut off in front may be longer than all that is there.
+    flat = [width for pair in reversed(widths) for width in pair]  # F.pad begins with the last axis
+    added, cut = [max(width, 0) for width in flat], [min(width, 0) for width in flat]
+    # Add before removing: more may be removed at one end than t has.
     t = materialized(F.pad(t, added)) if any(added) else t
     return F.pad(t, cut) if any(cut) else t
-
-
-def _positive(width: int) -> int:
-    return max(width, 0)
-
-
-def _negative(width: int) -> int:
-    return min(width, 0)
