@@ -333,7 +333,8 @@ def test_angles_are_drawn_for_each_layer_and_for_many_only_some_and_by_depth(tmp
     assert (len(titles), titles[0], titles[-1]) == (12, "layer0", "layer29")
     assert over_training.panels[0].lines[0].y == pytest.approx([0.305, 0.285, 0.265, 0.245])
     (shares,) = [section for section in found if "direction and length" in section.title]
-    assert "in 30 layers, from layer0 to layer29: share of direction is 0.90 under P." in said(shares)  # 0.9² of 0.3² + 0.9²
+    # 0.9² of 0.3² + 0.9²
+    assert "in 30 layers, from layer0 to layer29: share of direction is 0.90 under P." in said(shares)
 
 
 def test_without_angles_there_is_no_section_on_them(tmp_path):

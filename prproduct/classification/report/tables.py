@@ -156,7 +156,7 @@ def _cost_rows(place: str, by_product: dict[str, list[Run]]) -> Iterator[tuple[T
 
 
 def _whole_epochs(run: Run) -> list[float]:
-    """Return the seconds of each whole epoch but the first. A resumed epoch timed only its last part, and is left out."""
+    """Return the seconds of each whole epoch but the first; a resumed one, timed in part only, is left out."""
     times = [epoch["time"] for epoch in run.record.of("epoch")]
     samples = [time["train_seconds"] * time["samples_per_second"] for time in times]
     whole = [time["train_seconds"] for time, count in zip(times, samples, strict=True) if count > 0.999 * max(samples)]
