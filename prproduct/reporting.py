@@ -68,5 +68,8 @@ def content(records: Sequence[Record], pictures: Path | None = None) -> tuple[st
     sections: list[Section] = []
     for task, own in by_part.items():
         for section in own:
-            sections.append(replace(section, title=f"{task}: {section.title}") if section.level == 2 else section)
+            if section.level == 2:
+                name = section.title[:1].lower() + section.title[1:]
+                section = replace(section, title=f"{task.capitalize()}s: {name}")
+            sections.append(section)
     return "The PR product, measured", sections
