@@ -67,5 +67,8 @@ def content(records: Sequence[Record], pictures: Path | None = None) -> tuple[st
         if len(by_task) == 1:
             return module.TITLE, its_sections
         for section in its_sections:
-            sections.append(replace(section, title=f"{task}: {section.title}") if section.level == 2 else section)
+            if section.level == 2:
+                name = section.title[:1].lower() + section.title[1:]
+                section = replace(section, title=f"{task.capitalize()}s: {name}")
+            sections.append(section)
     return "The PR product, measured", sections

@@ -23,6 +23,7 @@ from prproduct.captioning.metrics.files import ImageId
 from prproduct.captioning.model import Captioner
 from prproduct.lab import checkpoints, runs
 from prproduct.lab.errors import InputError
+from prproduct.lab.report.content import display
 
 PHASE_NAMES = {"xe": "cross-entropy", "rl": "REINFORCE"}
 EPOCHS = ("last", "best")  # which checkpoint of a run is used
@@ -95,6 +96,12 @@ class TrainedCaptioner:
     model: Captioner
     vocabulary: Vocabulary
     about: str  # its origin, in one line
+
+    @property
+    def title(self) -> str:
+        """The label on pages and figures, with the product's name as reports show it: PR instead of pr."""
+        product, rest = self.label.split(", ", 1)
+        return f"{display(product)}, {rest}"
 
 
 def open_runs(

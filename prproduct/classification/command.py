@@ -32,11 +32,13 @@ Folder = Annotated[
 
 
 def _folder(values: Mapping[str, Any]) -> Path:
+    """Return --run-dir, or the default folder of a run with these options."""
     parts = (values["data"], values["arch"], values["product"].replace(":", ""), values["seed"])
     return Path(values["run"] or Path("runs") / "-".join(map(str, parts)))
 
 
 def _stored(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the run's folder, and the options recorded there if the run is resumed or restarted."""
     return {**stored_in(_folder(values), values, _options), "run": _folder(values)}
 
 

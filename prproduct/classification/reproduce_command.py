@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -13,13 +13,15 @@ from rich.table import Table
 
 from prproduct.classification.data.fetch import download_bars
 from prproduct.classification.report import write
+from prproduct.classification.report.comparison import MEASURES, Group, groups
 from prproduct.classification.studies import Choice, configs, jobs
 from prproduct.lab import runs
 from prproduct.lab.files import check_writable
 from prproduct.lab.options import takes_options_of
 from prproduct.lab.progress import Silent
-from prproduct.lab.report.content import display, number, ordered
-from prproduct.lab.report.statistics import PairedDifference, Sample, paired_difference
+from prproduct.lab.report.content import display, number
+from prproduct.lab.report.observations import BASELINE
+from prproduct.lab.report.statistics import PairedDifference, Sample
 from prproduct.lab.runs import Record
 from prproduct.lab.sweep import Plan, Result, sweep
 from prproduct.lab.sweep.progress import Terminal, exit_if_unfinished
@@ -30,7 +32,6 @@ Address = Annotated[str | None, typer.Argument(help="of a Ray cluster, behind --
 DataDir = Annotated[Path | None, typer.Option(help="the folder that holds data sets", show_default=False)]
 Accelerator = Annotated[str, typer.Option(help="auto, cpu, cuda, mps")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="show no progress")]
-_WHICH = ("last", "selected")  # epochs: keys of the record of a run's end
 CAPTION = (
     "± is the standard deviation over n seeds. The selected epoch is that with the smallest validation error. "
     "Differences to P are taken seed by seed; below 0 is better."
@@ -93,52 +94,39 @@ def _show(results: Sequence[Result], output: Path) -> None:
     finished = [result.job.folder for result in results if result.finished]
     console = Console()
     if finished:
-        console.print(*tables(runs.read(folder) for folder in finished), CAPTION, "", highlight=False, sep="\n")
+        console.print(*tables([runs.read(folder) for folder in finished]), CAPTION, "", highlight=False, sep="\n")
         write(finished, output / "report.html")
         page = f"the page with curves and angles: {output / 'report.html'}"
         console.print(page, highlight=False, markup=False, soft_wrap=True)
     exit_if_unfinished(results)
 
 
-def tables(records: Iterable[Record]) -> list[Table]:
-    """Return a table of test errors, for a terminal of 80 columns, for each network and data set of finished runs."""
-    groups: dict[tuple[str, str], dict[str, list[Record]]] = {}
-    for record in records:
-        config = record.config["config"]
-        groups.setdefault((config["arch"], config["data"]), {}).setdefault(config["product"], []).append(record)
-    return [_table(f"{arch} on {data}: test error in %", products) for (arch, data), products in groups.items()]
+def tables(records: Sequence[Record]) -> list[Table]:
+    """Return a table of test errors, for a terminal of 80 columns, for each group of comparable finished runs."""
+    return [_table(group) for group in groups(records)]
 
 
-def _table(title: str, products: Mapping[str, Sequence[Record]]) -> Table:
+def _table(group: Group) -> Table:
+    title = f"{group.name}: test error in %"
     shown = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
     shown.add_column("product", no_wrap=True)
     for name in ("n", "last epoch", "selected", "last − P", "selected − P"):
         shown.add_column(name, justify="right", no_wrap=True)
-    baseline = [errors_by_seed(products.get("p", ()), which) for which in _WHICH]
-    for name in ordered(products):
-        records = products[name]
-        errors = [errors_by_seed(records, which) for which in _WHICH]
-        cells = [mean_and_deviation(Sample.of(list(own.values())) if own else None) for own in errors]
-        if name != "p":
-            pairs = zip(errors, baseline, strict=True)
-            cells += [mean_and_deviation(paired_difference(own, other), sign="+") for own, other in pairs]
-        shown.add_row(display(name), str(len(records)), *cells)
+    for product, counted in group.counted.items():
+        cells = [mean_and_deviation(group.sample(product, measure)) for measure in MEASURES]
+        if product != BASELINE:
+            cells += [mean_and_deviation(group.difference(product, measure), sign=True) for measure in MEASURES]
+        shown.add_row(display(product), str(len(counted)), *cells)
     return shown
 
 
-def errors_by_seed(records: Sequence[Record], which: str) -> dict[int, float]:
-    """Return {seed: test error in percent} of the last or selected epoch; runs that selected none are left out."""
-    ends = {record.config["config"]["seed"]: record.of("end")[0][which] for record in records}
-    return {seed: 100 * end["test_error"] for seed, end in ends.items() if end}
+def mean_and_deviation(sample: Sample | PairedDifference | None, *, sign: bool = False) -> str:
+    """Return "mean ± standard deviation"; a single value has no deviation, and None is "".
 
-
-def mean_and_deviation(sample: Sample | PairedDifference | None, sign: str = "") -> str:
-    """Return "mean ± standard deviation"; a single value has no deviation.
-
-    >>> mean_and_deviation(Sample.of([1.0, 3.0])), mean_and_deviation(Sample.of([-0.25]), sign="+")
+    >>> mean_and_deviation(Sample.of([1.0, 3.0])), mean_and_deviation(Sample.of([-0.25]), sign=True)
     ('2.00 ± 1.41', '−0.25')
     """
     if sample is None:
         return ""
     deviation = f" ± {number(sample.std)}" if sample.std is not None else ""
-    return f"{number(sample.mean, sign=bool(sign))}{deviation}"
+    return f"{number(sample.mean, sign=sign)}{deviation}"

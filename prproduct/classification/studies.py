@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -17,7 +17,7 @@ from prproduct.classification.data import load, split
 from prproduct.classification.data.fetch import Report, silent
 from prproduct.classification.data.locate import find
 from prproduct.classification.data.sources import SOURCES, source
-from prproduct.classification.training import ClassifierConfig, train
+from prproduct.classification.training import ClassifierConfig, option, train
 from prproduct.lab import runs
 from prproduct.lab.errors import InputError
 from prproduct.lab.hardware import Hardware
@@ -54,12 +54,8 @@ STUDIES: dict[str, dict[str, tuple[Part, ...]]] = {
         "paper": tuple(Part(net, ("cifar10", "cifar100"), _BOTH, seeds=3, angles=500) for net in _PAPER_NETS),
     },
 }
-# The quick study without Fashion-MNIST on disk, so that a first look needs no download; an epoch has 41 steps.
+# The quick study where Fashion-MNIST is not on disk: digits need no download. An epoch has 41 steps.
 _WITHOUT_DOWNLOAD = replace(_MLP, data=("digits",), seeds=2, angles=10)
-
-
-def _is(default: Any, help: str) -> Any:
-    return field(default=default, metadata={"help": help})
 
 
 @dataclass(frozen=True)
@@ -71,19 +67,21 @@ class Choice:
     prproduct.lab.errors.InputError: scale 'huge' is not known; there are quick, small, paper
     """
 
-    scale: str = _is("quick", ", ".join(SCALES))
-    seeds: int | None = _is(None, "how many: 0, 1, …; the same for all products")
-    arch: tuple[str, ...] | None = _is(None, "another network; may be given often")
-    data: tuple[str, ...] | None = _is(None, f"another data set ({', '.join(SOURCES)}); may be given often")
-    product: tuple[str, ...] | None = _is(None, "another product; may be given often")
-    epochs: int | None = _is(None, "of training; the recipe's milestones move with them")
-    batch_size: int | None = _is(None, "images of a step")
-    optimizer: str | None = _is(None, "sgd or adam")
-    learning_rate: float | None = _is(None, "before the milestones")
-    protocol: str = _is("validation", "validation holds out a tenth to choose an epoch by; paper trains on all")
-    angles: int | None = _is(None, "record the angles every so many steps; 0: never")
-    compile: bool = _is(False, "with torch.compile")
-    channels_last: bool = _is(False, "images and weights in this layout: faster on CPUs")
+    scale: str = option("quick", ", ".join(SCALES))
+    seeds: int | None = option(None, "number of seeds, 0, 1, …, the same for all products")
+    arch: tuple[str, ...] | None = option(None, "train this network instead; may be given several times")
+    data: tuple[str, ...] | None = option(
+        None, f"use this data set instead ({', '.join(SOURCES)}); may be given several times"
+    )
+    product: tuple[str, ...] | None = option(None, "train under this product instead; may be given several times")
+    epochs: int | None = option(None, "number of epochs; the recipe's milestones keep their share of them")
+    batch_size: int | None = option(None, "images of a training step")
+    optimizer: str | None = option(None, "sgd or adam")
+    learning_rate: float | None = option(None, "learning rate before the first milestone")
+    protocol: str = option("validation", "validation holds out a tenth to choose an epoch by; paper trains on all")
+    angles: int | None = option(None, "record the angles every so many steps; 0: never")
+    compile: bool = option(False, "train with torch.compile")
+    channels_last: bool = option(False, "images and weights in channels-last layout, which is faster on CPUs")
 
     def __post_init__(self) -> None:
         if self.scale not in SCALES:
@@ -97,16 +95,19 @@ class Choice:
 
 
 def parts(study: str, choice: Choice, data_dir: Path | None = None) -> list[Part]:
-    """Return the networks of a study with the options applied; others than the scale's get those of its first.
+    """Return the parts of a study with the options applied.
+
+    A network that the scale does not have gets the data, products, seeds and epochs of the scale's first network. The
+    quick study of gradients uses digits where Fashion-MNIST is not on disk.
 
     >>> [(part.arch, part.seeds, part.epochs) for part in parts("cifar", Choice(scale="small"))]
     [('resnet8', 3, 8)]
     """
     own = STUDIES[study][choice.scale]
-    if (study, choice.scale) == ("gradients", "quick"):
-        wanted = choice.data or own[0].data
-        if wanted == ("digits",) or (not choice.data and find(source("fashion-mnist"), data_dir) is None):
-            own = (_WITHOUT_DOWNLOAD,)
+    if (study, choice.scale) == ("gradients", "quick") and (
+        choice.data == ("digits",) or (not choice.data and find(source("fashion-mnist"), data_dir) is None)
+    ):
+        own = (_WITHOUT_DOWNLOAD,)
     if choice.arch:
         known = {part.arch: part for part in own}
         own = tuple(known.get(arch, replace(own[0], arch=arch)) for arch in choice.arch)
@@ -126,11 +127,11 @@ def configs(study: str, choice: Choice, data_dir: Path | None = None) -> list[Cl
     >>> [(run.product, run.seed) for run in configs("cifar", Choice(scale="small", arch=("resnet8",), seeds=2))]
     [('p', 0), ('pr', 0), ('p', 1), ('pr', 1)]
     """
-    same = ("batch_size", "optimizer", "learning_rate", "protocol", "compile", "channels_last")
-    other = {name: getattr(choice, name) for name in same}
+    names = ("batch_size", "optimizer", "learning_rate", "protocol", "compile", "channels_last")
+    shared = {name: getattr(choice, name) for name in names}
     return [
         ClassifierConfig(
-            arch=part.arch, data=data, product=name, seed=seed, epochs=part.epochs, angles=part.angles, **other
+            arch=part.arch, data=data, product=name, seed=seed, epochs=part.epochs, angles=part.angles, **shared
         )
         for part in parts(study, choice, data_dir)
         for data, seed, name in product(part.data, range(part.seeds), part.products)

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 
-def _is(default: Any, help: str) -> Any:
+def option(default: Any, help: str) -> Any:
+    """Return a field of a dataclass whose help text the command line shows."""
     return field(default=default, metadata={"help": help})
 
 
@@ -51,28 +52,30 @@ class ClassifierConfig:
 no-direction-w, pr-w (tempered:0.5 sets its power), or pass a Product
     """
 
-    arch: str = _is("mlp", "the network: mlp, resnet110, preresnet110, wrn-28-10, densenet-bc-100-12, …")
-    data: str = _is("digits", ", ".join(SOURCES))
-    product: str = _is("pr", "the product of all its convolutions and linear layers: p, pr, tempered:0.5, …")
-    seed: int = _is(0, "decides initial weights, the order of images and their augmentation, alike for all products")
-    epochs: int | None = _is(None, "of training; the recipe's milestones move with them")
-    batch_size: int | None = _is(None, "images of a step, over all processes")
-    optimizer: str | None = _is(None, "sgd or adam")
-    learning_rate: float | None = _is(None, "before the milestones")
-    momentum: float | None = _is(None, "of SGD")
-    weight_decay: float | None = _is(None, "of all weights")
-    milestones: tuple[int, ...] | None = _is(None, "after so many epochs the rate falls; may be given several times")
-    augment: bool | None = _is(None, "random crops and flips")
-    protocol: str = _is("validation", "validation holds out a tenth to choose an epoch by; paper trains on all")
-    normalisation: str = _is("true", "by CIFAR's true deviation, or by the widespread one")
-    clip_norm: float = _is(0.0, "longer gradients are scaled to this norm; 0: none are")
-    precision: str = _is("32", ", ".join(PRECISIONS))
-    compile: bool = _is(False, "with torch.compile")
-    channels_last: bool = _is(False, "images and weights in this layout")
-    limit_train: int | None = _is(None, "train on the first so many training images only, for a first look")
-    max_steps: int | None = _is(None, "end after so many steps, in the middle of an epoch too")
-    angles: int = _is(0, "record the angles every so many steps; 0: never")
-    log_every: int = _is(50, "steps between the records of a step")
+    arch: str = option("mlp", "the network: mlp, resnet110, preresnet110, wrn-28-10, densenet-bc-100-12, …")
+    data: str = option("digits", ", ".join(SOURCES))
+    product: str = option("pr", "the product of all its convolutions and linear layers: p, pr, tempered:0.5, …")
+    seed: int = option(0, "decides initial weights, the order of images and their augmentation, alike for all products")
+    epochs: int | None = option(None, "number of epochs; the recipe's milestones keep their share of them")
+    batch_size: int | None = option(None, "images of a training step, over all processes")
+    optimizer: str | None = option(None, "sgd or adam")
+    learning_rate: float | None = option(None, "learning rate before the first milestone")
+    momentum: float | None = option(None, "momentum of SGD")
+    weight_decay: float | None = option(None, "weight decay of all parameters")
+    milestones: tuple[int, ...] | None = option(None, "epoch at which the rate falls; may be given several times")
+    augment: bool | None = option(None, "augment training images by random crops and flips")
+    protocol: str = option("validation", "validation holds out a tenth to choose an epoch by; paper trains on all")
+    normalisation: str = option(
+        "true", "by the data's own mean and deviation (true), or most CIFAR code's (widespread)"
+    )
+    clip_norm: float = option(0.0, "clip the norm of the gradient to this; 0: never")
+    precision: str = option("32", ", ".join(PRECISIONS))
+    compile: bool = option(False, "train with torch.compile")
+    channels_last: bool = option(False, "images and weights in channels-last layout")
+    limit_train: int | None = option(None, "train on the first so many training images only")
+    max_steps: int | None = option(None, "end after so many steps, also in the middle of an epoch")
+    angles: int = option(0, "record the angles every so many steps; 0: never")
+    log_every: int = option(50, "record the loss every so many steps")
 
     def __post_init__(self) -> None:
         for name, known in (
@@ -95,7 +98,7 @@ no-direction-w, pr-w (tempered:0.5 sets its power), or pass a Product
 
     @property
     def recipe(self) -> Recipe:
-        """The recipe of its network, with the values that were given."""
+        """The recipe of the network, with the values of this configuration that are not None."""
         found = recipe(self.arch, self.data)
         if self.epochs is not None and self.epochs != found.epochs:
             found = found.scaled(self.epochs)
@@ -115,7 +118,7 @@ no-direction-w, pr-w (tempered:0.5 sets its power), or pass a Product
 
 
 class Classification:
-    """The engine's `Task`: a network, its optimizer, its batches, and its errors on validation and test images."""
+    """The engine's `Task` of classification: network, optimizer, batches, and errors on validation and test images."""
 
     def __init__(self, config: ClassifierConfig, dataset: Dataset, fabric: Fabric) -> None:
         self.config, self.recipe, self.seed = config, config.recipe, config.seed
@@ -140,10 +143,10 @@ class Classification:
             device=fabric.device,
             **share,
         )
-        self._judges = {"test": EvaluationBatches.of_test(dataset, fabric.device, **share)}
+        self._evaluated = {"test": EvaluationBatches.of_test(dataset, fabric.device, **share)}
         if len(parts.validation):
             held_out = EvaluationBatches.of_training(dataset, parts.validation, fabric.device, **share)
-            self._judges = {"validation": held_out, **self._judges}
+            self._evaluated = {"validation": held_out, **self._evaluated}
         self.select_largest, self.select_by = False, "validation_error" if len(parts.validation) else None
         self.epochs, self.steps = self.recipe.epochs, self._batches.steps
         self._fabric = fabric
@@ -153,7 +156,7 @@ class Classification:
         return self._batches.epoch(epoch, start_step)
 
     def learning_rate(self, epoch: int, step: int) -> float:
-        """The recipe's."""
+        """Return the recipe's learning rate of `epoch`, the same at every step."""
         return learning_rate(self.recipe, epoch)
 
     def sums(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
@@ -165,7 +168,7 @@ class Classification:
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         """Return mean loss and error rate on the test images, and on the validation images if there are any."""
         found: dict[str, float] = {}
-        for name, images in self._judges.items():
+        for name, images in self._evaluated.items():
             totals = {"loss": 0.0, "error": 0.0}
             for batch in images:
                 totals = {key: totals[key] + value.item() for key, value in self.sums(model, batch).items()}
@@ -239,7 +242,7 @@ def config_of(record: runs.Record) -> ClassifierConfig:
 
 
 def load_model(folder: str | Path, which: str = "last") -> nn.Module:
-    """Return the network of a run in eval mode, from its last checkpoint or from that of the "selected" epoch."""
+    """Return the network of a run in eval mode, from its "last" checkpoint or from that of the "selected" epoch."""
     record = runs.read(folder)
     config = config_of(record)
     place = Path(folder) / runs.CHECKPOINTS
@@ -266,6 +269,7 @@ def _check_network(arch: str, size: int) -> None:
 
 
 def _summary(folder: str | Path) -> str:
+    """Return the line that ends the output of a training."""
     end = runs.read(folder).of("end")[0]
     last, chosen = end["last"], end["selected"]
     line = f"{folder}: finished, test error {100 * last['test_error']:.2f} % after the last epoch"

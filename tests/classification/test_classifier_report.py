@@ -13,8 +13,8 @@ from training_runs import CPU
 from prproduct.classification import paper, report
 from prproduct.classification.report.comparison import comparisons, groups
 from prproduct.classification.report.curves import training
+from prproduct.classification.report.summary import outcome, summary, verdict
 from prproduct.classification.report.tables import cost
-from prproduct.classification.report.words import outcome, summary, verdict
 from prproduct.classification.training import ClassifierConfig, train
 from prproduct.cli import main
 from prproduct.lab import runs
@@ -213,10 +213,10 @@ def test_a_clear_difference_is_significant_and_a_noisy_one_is_not(tmp_path):
     noisy = pairs(tmp_path / "b", {"p": [10, 11, 12, 13], "pr": [9.0, 12, 10.8, 13.2]})
     worse = pairs(tmp_path / "c", {"pr": [10, 11, 12, 13], "p": [9.0, 10.1, 11.0, 12.1]})
     headlines = [said(summary(found, comparisons(found))) for found in (clear, noisy, worse)]
-    assert "0.95 points better (n = 4). That is more than chance explains (p" in headlines[0]
-    assert "points better (n = 4). By the test alone, chance can explain it (p" in headlines[1]
+    assert "0.95 points better (n = 4). The difference is significant (p" in headlines[0]
+    assert "points better (n = 4). The difference is not significant (p" in headlines[1]
     assert "The smallest difference detectable with 80 % power in 4 such pairs: " in headlines[1]
-    assert "0.95 points worse (n = 4). That is more than chance explains (p" in headlines[2]
+    assert "0.95 points worse (n = 4). The difference is significant (p" in headlines[2]
 
 
 def test_many_comparisons_are_judged_more_strictly_than_one(tmp_path):
@@ -241,7 +241,7 @@ def test_a_large_difference_is_stated_by_its_size_and_guessing_is_called_not_lea
     found = pairs(tmp_path, STUDY)
     text = said(summary(found, comparisons(found)))
     assert "no-direction, mlp on digits: 70.80 points worse (n = 2). Test error 73.00 % (n = 2), P's 2.20 %" in text
-    assert "It takes no test to see that" in text
+    assert "A difference of this size needs no test (p" in text
     assert "R did not learn under this recipe: its error is that of guessing." in text
     assert "no difference shown" not in text
 
@@ -250,8 +250,8 @@ def test_the_study_of_gradients_answers_its_question_in_the_first_sentence(tmp_p
     found = pairs(tmp_path, STUDY)
     first = plain(summary(found, comparisons(found)).blocks[0].text).replace("\u00a0", " ")
     assert first == (
-        "The direction half of the gradient does the learning: for mlp on digits, the test error is 73.00 % (n = 2) "
-        "without the direction half, 2.23 % (n = 2) without the length half, and 2.20 % (n = 2) with both."
+        "The direction gradient does the learning: for mlp on digits, the test error is 73.00 % (n = 2) without the "
+        "direction gradient, 2.23 % (n = 2) without the length gradient, and 2.20 % (n = 2) with both."
     )
 
 
@@ -282,7 +282,7 @@ def test_what_is_constant_is_a_sentence_and_not_a_panel(tmp_path):
     found = {section.title: section for section in report.sections(files.find([tmp_path]))}
     share = found["mlp on digits: direction and length of the gradients"]
     assert not list(charts([share]))
-    assert "Constant over training in fc1, fc: share of direction P 0.90." in said(share)
+    assert "Constant over training in fc1, fc: share of direction is 0.90 under P." in said(share)
 
 
 def test_layers_have_their_names_on_the_axis(tmp_path):
@@ -333,7 +333,8 @@ def test_angles_are_drawn_for_each_layer_and_for_many_only_some_and_by_depth(tmp
     assert (len(titles), titles[0], titles[-1]) == (12, "layer0", "layer29")
     assert over_training.panels[0].lines[0].y == pytest.approx([0.305, 0.285, 0.265, 0.245])
     (shares,) = [section for section in found if "direction and length" in section.title]
-    assert "in 30 layers, from layer0 to layer29: share of direction P 0.90." in said(shares)  # 0.9² of 0.3² + 0.9²
+    # 0.9² of 0.3² + 0.9²
+    assert "in 30 layers, from layer0 to layer29: share of direction is 0.90 under P." in said(shares)
 
 
 def test_without_angles_there_is_no_section_on_them(tmp_path):
@@ -363,7 +364,7 @@ def test_the_papers_table_stands_beside_ours_with_the_seeds_it_takes(tmp_path):
     assert "ResNet110 | 6.23 | 5.97 | −0.26 | 28.08 | 27.88 | −0.20" in text
     assert "its averages |  |  | −0.27 |  |  | −0.16" in text
     assert "resnet8 on cifar10 | 3 | 0.21 (0.11 to 1.31) | −0.27 | 7 | 4 to 187" in text
-    assert "8 of the recipe's 164 | 3, 3 | a tenth of the training images | the last" in text
+    assert "8 of the recipe's 164 | 3, 3 | a tenth | last" in text
 
 
 def test_the_gradient_study_stands_beside_ours(tmp_path):
@@ -461,4 +462,4 @@ def test_several_tasks_share_a_page_and_their_headings_say_whose_they_are(tmp_pa
     monkeypatch.setitem(reporting.TASKS, "captioner", "prproduct.classification.report")
     _, sections = reporting.content(files.find([tmp_path]))
     titles = [section.title for section in sections if section.level == 2]
-    assert titles.count("classifier: Summary") == titles.count("captioner: Summary") == 1
+    assert titles.count("Classifiers: summary") == titles.count("Captioners: summary") == 1

@@ -1,10 +1,10 @@
 """`prproduct reproduce`: which runs a study has, where they lie, and what is printed and written in the end."""
 
-import json
 import re
 from pathlib import Path
 
 import pytest
+from made_runs import made_run
 from rich.console import Console
 
 from prproduct import cli
@@ -15,6 +15,7 @@ from prproduct.classification.training import ClassifierConfig, train
 from prproduct.lab import runs
 from prproduct.lab.errors import InputError
 from prproduct.lab.hardware import Hardware
+from prproduct.lab.report import files
 from prproduct.lab.report.content import number
 from prproduct.lab.sweep import Plan
 from prproduct.lab.sweep.jobs import attempt
@@ -213,17 +214,10 @@ def test_a_job_knows_how_many_steps_its_run_has(tmp_path):
     assert runs.read(job.folder).of("end")[0]["step"] == job.steps
 
 
-def record(product, seed, last, selected):
-    end = {"event": "end", "step": 1, "last": {"test_error": last}}
-    end["selected"] = selected and {"test_error": selected}
-    identity = {"config": {"arch": "mlp", "data": "digits", "product": product, "seed": seed}}
-    return runs.Record(Path("a"), identity, (json.loads(json.dumps(end)),))
-
-
-def rows_of(records):
+def rows_of(folder):
     console = Console(width=80)
     with console.capture() as shown:
-        console.print(*reproduce_command.tables(records))
+        console.print(*reproduce_command.tables(files.find([folder])))
     return rows_in(shown.get())
 
 
@@ -237,22 +231,28 @@ def rows_in(shown):
     return cells
 
 
-def test_differences_are_taken_between_runs_of_the_same_seed_alone():
-    records = [record("p", 0, 0.10, 0.12), record("p", 1, 0.30, 0.20), record("pr", 1, 0.25, 0.22)]
-    assert rows_of(records) == [
+def test_differences_are_taken_between_runs_of_the_same_seed_alone(tmp_path):
+    made_run(tmp_path / "a", "p", 0, 0.10, selected=0.12)
+    made_run(tmp_path / "b", "p", 1, 0.30, selected=0.20)
+    made_run(tmp_path / "c", "pr", 1, 0.25, selected=0.22)
+    assert rows_of(tmp_path) == [
         ["P", "2", "20.00 ± 14.14", "16.00 ± 5.66"],
         ["PR", "1", "25.00", "22.00", "−5.00", "+2.00"],
     ]
 
 
-def test_without_p_or_without_a_selected_epoch_the_cells_are_empty():
-    assert rows_of([record("pr", 0, 0.1, None), record("pr", 1, 0.2, None)]) == [["PR", "2", "15.00 ± 7.07"]]
+def test_without_p_or_without_a_selected_epoch_the_cells_are_empty(tmp_path):
+    for seed in (0, 1):
+        made_run(tmp_path / str(seed), "pr", seed, 0.1 + 0.1 * seed, protocol="paper")
+    assert rows_of(tmp_path) == [["PR", "2", "15.00 ± 7.07"]]
 
 
-def test_the_study_of_gradients_fits_in_80_columns():
-    names = ("p", "no-length", "no-direction", "r", "pr")
-    records = [record(name, seed, 0.1 + 0.8 * (name == "r") * seed, 0.1) for name in names for seed in (0, 1)]
-    rows = rows_of(records)
+def test_the_study_of_gradients_fits_in_80_columns(tmp_path):
+    for name in ("p", "no-length", "no-direction", "r", "pr"):
+        for seed in (0, 1):
+            error = 0.1 + 0.8 * (name == "r") * seed
+            made_run(tmp_path / f"{name}-{seed}", name, seed, error, selected=0.1)
+    rows = rows_of(tmp_path)
     assert [row[0] for row in rows] == ["P", "R", "PR", "no-length", "no-direction"]
     assert rows[1] == ["R", "2", "50.00 ± 56.57", "10.00 ± 0.00", "+40.00 ± 56.57", "0.00 ± 0.00"]
 

@@ -9,10 +9,7 @@ from prproduct.captioning.report.scores import SHARE_TRUE
 from prproduct.captioning.report.training import PARTS, endings, series, share, step_ratio
 from prproduct.lab.report import observations
 from prproduct.lab.report.content import Block, Bullets, Paragraph, Section, Strong, Text, display, number, p_text
-from prproduct.lab.report.observations import BASELINE, left_out
-from prproduct.lab.report.statistics import SIGNIFICANCE
-
-NBSP = "\u00a0"  # keeps a number and its unit on one line
+from prproduct.lab.report.observations import BASELINE, NBSP, how_tested, left_out
 
 
 def summary(groups: Sequence[Group], found: Sequence[Comparison]) -> Section:
@@ -28,7 +25,8 @@ def summary(groups: Sequence[Group], found: Sequence[Comparison]) -> Section:
         blocks.append(Bullets(tuple(items)))
     blocks += left_out(runs)
     if found:
-        blocks.append(Paragraph(_method(len(found)), note=True))
+        measure = "Products are judged by the CIDEr of test captions, in percent as the paper gives it."
+        blocks.append(Paragraph(f"{measure} {how_tested(len(found))}", note=True))
     return Section("Summary", tuple(blocks))
 
 
@@ -52,13 +50,14 @@ def _headline(groups: Sequence[Group], found: Sequence[Comparison]) -> str:
     better, worse = outcomes.count("better"), outcomes.count("worse")
     question = f"Does {name} caption better than the inner product P?"
     if not better and not worse:
-        return f"{question} In none of {len(asked)} comparisons is the difference more than chance explains."
+        return f"{question} In none of {len(asked)} comparisons is the difference significant."
     return f"{question} Significantly better in {better} of {len(asked)} comparisons, significantly worse in {worse}."
 
 
 def _line(comparison: Comparison) -> Text:
     one, difference = comparison.scored, comparison.difference
-    title = Strong(f"{_place(one)}, {display(comparison.product)}: {verdict(comparison)}.")
+    place = one.stage.name if one.group.alone else _place(one)
+    title = Strong(f"{display(comparison.product)}, {place}: {verdict(comparison)}.")
     if difference is None:
         return (title, " No seed has the CIDEr of both products.")
     numbers = f" Test CIDEr {_mean(one, comparison.product)}, P's {_mean(one, BASELINE)}; "
@@ -150,12 +149,3 @@ def _points(mean: float) -> str:
     if not float(f"{mean:.1f}"):
         return "no difference to one decimal"
     return f"{number(abs(mean), 1)} points {'higher' if mean > 0 else 'lower'}"
-
-
-def _method(tests: int) -> str:
-    corrected = f", corrected for {tests} comparisons by Holm's method" if tests > 1 else ""
-    return (
-        "Products are judged by the CIDEr of test captions, in percent as the paper gives it. Runs are paired by their "
-        "seed: both start from the same weights and see the same images in the same order. “Significantly” means "
-        f"p < {SIGNIFICANCE:.2f} in a paired t test, two-sided{corrected}."
-    )

@@ -107,7 +107,7 @@ def _caption_pictures(
     known = prepared.read(captions) if captions else None
     captioners = open_runs(folders, epoch, known) if folders else open_ready()
     encoders = encoders_for(captioners, encoder)
-    labels = [captioner.label for captioner in captioners]
+    titles = [captioner.title for captioner in captioners]
     unreadable: list[tuple[Picture, str]] = []
     cards: list[page.Card] = []
     names: set[str] = set()
@@ -115,11 +115,11 @@ def _caption_pictures(
     with _progress(len(found), "pictures") as (bar, task):
         for captioned in caption_pictures(found, captioners, encoders, search, unreadable):
             reported = _report_unreadable(unreadable, reported)
-            _print(captioned, labels)
+            _print(captioned, [captioner.label for captioner in captioners])
             if figures:
-                _draw(figures, captioned, labels, names)
+                _draw(figures, captioned, titles, names)
             if output:
-                cards.append(page.card(shown(captioned.picture), captioned, labels))
+                cards.append(page.card(shown(captioned.picture), captioned, titles))
             bar.advance(task)
         _report_unreadable(unreadable, reported)
     if output and cards:
@@ -248,7 +248,7 @@ def _report_unreadable(unreadable: Sequence[tuple[Picture, str]], reported: int)
     return len(unreadable)
 
 
-def _draw(folder: Path, captioned: CaptionedPicture, labels: Sequence[str], names: set[str]) -> None:
+def _draw(folder: Path, captioned: CaptionedPicture, titles: Sequence[str], names: set[str]) -> None:
     """Write the attention figure, named after the picture; with a number if an earlier one of `names` is the same."""
     stem = Path(captioned.picture.name).stem.replace("\\", "_")
     name, number = stem, 1
@@ -256,7 +256,7 @@ def _draw(folder: Path, captioned: CaptionedPicture, labels: Sequence[str], name
         number += 1
         name = f"{stem}-{number}"
     names.add(name.casefold())
-    figure = attention.draw(captioned.image, list(zip(labels, captioned.captions, strict=True)))
+    figure = attention.draw(captioned.image, list(zip(titles, captioned.captions, strict=True)))
     with replacing(folder / f"{name}.attention.png") as temporary:
         figure.save(temporary, "PNG")
 

@@ -22,7 +22,7 @@ from prproduct.lab.errors import InputError
 from prproduct.lab.seeds import keyed_bits
 
 PADDING = 4
-# The last part of the key of each kind of random number, so that no two kinds share bits; dataset.py has 3.
+# The last part of the key of each kind of random bits, so that no two kinds share any; dataset.py uses 3.
 _AUGMENTATION, _ORDER = 1, 2
 
 
@@ -59,8 +59,8 @@ class Augmentation:
         rows, columns = images.shape[-2:]
         padded = F.pad(images, (PADDING,) * 4)
         windows = padded.unfold(2, rows, 1).unfold(3, columns, 1)  # a view: (batch, channels, 9, 9, rows, columns)
-        number = torch.arange(len(images), device=images.device)
-        crops = windows[number, :, self.row[indices], self.column[indices]]
+        every = torch.arange(len(images), device=images.device)
+        crops = windows[every, :, self.row[indices], self.column[indices]]  # (batch, channels, rows, columns)
         return torch.where(self.flip[indices][:, None, None, None], crops.flip(-1), crops)
 
 
@@ -91,7 +91,7 @@ class Batch(NamedTuple):
     images: Tensor  # float32, normalised
     labels: Tensor
     indices: Tensor  # in the training set, or among the evaluated images
-    global_size: int  # images of this batch over all processes: the divisor of a mean loss
+    global_size: int  # the divisor of a mean loss: images of this batch, or all evaluated images, over all processes
 
 
 class TrainingBatches:
@@ -190,13 +190,9 @@ class EvaluationBatches:
         )
 
     def __iter__(self) -> Iterator[Batch]:
-        own = torch.from_numpy(_part_of_rank(np.arange(len(self.images)), self.rank, self.world_size))
-        for step, indices in enumerate(own.to(self.images.device).split(self.batch_size)):
+        every = torch.arange(len(self.images), device=self.images.device)
+        own = every.tensor_split(self.world_size)[self.rank]
+        for step, indices in enumerate(own.split(self.batch_size)):
             if len(indices):
                 images = normalise(self.images[indices], self.dataset.mean, self.dataset.std, self.dataset.levels)
                 yield Batch(step, images, self.labels[indices], indices, len(self.images))
-
-
-def _part_of_rank(whole: np.ndarray, rank: int, world_size: int) -> np.ndarray:
-    """Return the part of process `rank`. The parts are contiguous, in order, and differ in length by at most one."""
-    return np.array_split(whole, world_size)[rank]

@@ -23,12 +23,12 @@ from prproduct.lab.seeds import keyed_bits
 
 NORMALISATIONS = ("true", "widespread")
 PROTOCOLS = ("validation", "paper")
-_SPLIT = 3  # the last part of the key of its random bits; batches.py has 1 and 2
+_SPLIT = 3  # the last part of the key of its random bits; batches.py uses 1 and 2
 
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Images (images, channels, rows, columns) of uint8, labels (images,) of int64, and how to normalise them."""
+    """Images (n, channels, rows, columns) of uint8, labels (n,) of int64, and how to normalise the images."""
 
     name: str
     train_images: Tensor = field(repr=False)
@@ -39,7 +39,7 @@ class Dataset:
     mean: tuple[float, ...]  # of each channel, of pixel / levels
     std: tuple[float, ...]
     fingerprint: str  # sha256 of images and labels, the same from every layout
-    levels: int = 255
+    levels: int = 255  # the largest pixel value
 
     @property
     def channels(self) -> int:
@@ -105,12 +105,12 @@ def read_source(
         found = locate.find(wanted, data_dir)
     if found is None:
         raise InputError(missing(wanted, data_dir))
-    parts = (found.layout.read(locate.read(found, files)) for files in (found.layout.train, found.layout.test))
-    return next(parts), next(parts)
+    layout = found.layout
+    return layout.read(locate.read(found, layout.train)), layout.read(locate.read(found, layout.test))
 
 
 def missing(wanted: Source, data_dir: str | Path | None = None) -> str:
-    """Return a line that names the searched folders, and the files to put into one of them."""
+    """Return the error of a data set that was not found: the searched folders, and which files to download by hand."""
     layout = wanted.layouts[0]
     what = layout.archive or ", ".join(f"{file.name}.gz" for file in (*layout.train, *layout.test))
     places = ", ".join(map(str, locate.roots(data_dir)))

@@ -25,8 +25,14 @@ ATTEMPTS = 4
 TIMEOUT = 30.0  # seconds without a byte
 BLOCK = 1 << 18
 Report = Callable[[str, int, int | None], None]  # file name, bytes so far, total bytes if the server says
-_BUSY = (429, 500, 502, 503, 504)
-_CUT = (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError, ssl.SSLError)
+_BUSY = (429, 500, 502, 503, 504)  # HTTP statuses after which a request is tried again
+_CUT = (  # errors of a lost or refused connection
+    urllib.error.URLError,
+    http.client.HTTPException,
+    TimeoutError,
+    ConnectionError,
+    ssl.SSLError,
+)
 
 
 def silent(name: str, done: int, total: int | None) -> None:
@@ -79,6 +85,7 @@ def fetch_file(download: Download, target: Path, report: Report = silent) -> Non
 
 
 def _fetch_whole(download: Download, target: Path, report: Report) -> None:
+    """Download one file, in up to `ATTEMPTS` requests that each continue where the one before was cut off."""
     part = target.with_name(f"{target.name}.part")
     for attempt in range(1, ATTEMPTS + 1):
         continued = part.exists() and part.stat().st_size > 0

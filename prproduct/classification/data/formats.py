@@ -1,7 +1,6 @@
 """Parsers of the data sets' file formats: idx, CIFAR's binary records, and CIFAR's pickles without executing them.
 
-Each reader takes {path: content}, names the path in its errors, and concatenates the files in order into images
-(images, channels, rows, columns) of uint8 and labels (images,) of int64.
+Each reader takes {path: content}, concatenates the files in order and returns `Pixels`; its errors name the path.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 
 from prproduct.lab.errors import InputError
 
-Pixels = tuple[NDArray[np.uint8], NDArray[np.int64]]  # images, labels
+Pixels = tuple[NDArray[np.uint8], NDArray[np.int64]]  # images (n, channels, rows, columns), labels (n,)
 CIFAR_SHAPE = (3, 32, 32)
 
 

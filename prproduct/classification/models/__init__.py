@@ -26,8 +26,8 @@ class Family(NamedTuple):
     """Networks whose names differ only in numbers, such as resnet20 and resnet110."""
 
     name: str
-    form: str  # of their names, for help texts
-    pattern: str  # regular expression of their names
+    form: str  # of their names, for error messages
+    pattern: str  # regular expression of their names; its groups are the numbers
     build: Callable[[re.Match[str], Image], nn.Module]
 
 
@@ -74,7 +74,10 @@ def _vit(found: re.Match[str], image: Image) -> nn.Module:
 
 
 def _per_stage(found: re.Match[str], outside: int, convolutions: int) -> int:
-    """Return the blocks per stage, from depth = outside + convolutions · blocks."""
+    """Return n, the blocks per stage, of the network's depth = convolutions · n + outside; InputError if there is none.
+
+    `outside` are the layers outside of the three stages, `convolutions` those of one block in each stage.
+    """
     depth = int(found["depth"])
     if depth <= outside or (depth - outside) % convolutions:
         examples = ", ".join(str(outside + convolutions * n) for n in (1, 2, 3))

@@ -5,8 +5,8 @@ convolution of the block's input, as in the PR paper's code. Wide ResNet, WRN-d-
 blocks k times as wide, with dropout between the two convolutions; there the shortcut is a 1×1 convolution of the
 activated input, as in its authors' code.
 
-Blocks add out of place: added into the last convolution's output, the sum would overwrite w·x, which backward then has
-to compute again.
+Blocks add out of place: an in-place sum would overwrite the last convolution's output w·x, which the backward of a PR
+convolution uses, and would have to compute again.
 """
 
 from __future__ import annotations
@@ -98,14 +98,14 @@ class WideBlock(nn.Module):
 
 
 class PreActivated(nn.Module):
-    """A 3×3 convolution to 16 channels, three stages, BatchNorm, ReLU, the mean over the image, and a linear layer."""
+    """A 3×3 convolution to 16 channels, three stages, BatchNorm, ReLU, the mean over the image, and a linear layer.
 
-    def __init__(self, in_channels: int) -> None:
+    `channels` is the number of channels that the last of the `stages` returns.
+    """
+
+    def __init__(self, in_channels: int, stages: list[nn.Sequential], channels: int, classes: int) -> None:
         super().__init__()
         self.conv1 = conv3x3(in_channels, STAGE_WIDTHS[0])
-
-    def add_stages(self, stages: list[nn.Sequential], channels: int, classes: int) -> None:
-        """Add the stages, whose output has `channels` channels, and what follows them."""
         self.stage1, self.stage2, self.stage3 = stages
         self.bn = nn.BatchNorm2d(channels)
         self.relu = nn.ReLU(inplace=True)
@@ -129,8 +129,7 @@ class PreResNet(PreActivated):
     def __init__(
         self, block: type[PreBasicBlock] | type[PreBottleneck], blocks: int, in_channels: int, classes: int
     ) -> None:
-        super().__init__(in_channels)
-        self.add_stages(*three_stages(block, blocks, expansion=block.expansion), classes)
+        super().__init__(in_channels, *three_stages(block, blocks, expansion=block.expansion), classes)
         kaiming_fan_in(self)
 
 
@@ -143,6 +142,5 @@ class WideResNet(PreActivated):
     """
 
     def __init__(self, blocks: int, widening: int, in_channels: int, classes: int, dropout: float = 0.3) -> None:
-        super().__init__(in_channels)
-        self.add_stages(*three_stages(partial(WideBlock, dropout=dropout), blocks, widening), classes)
+        super().__init__(in_channels, *three_stages(partial(WideBlock, dropout=dropout), blocks, widening), classes)
         normal_fan_out(self)

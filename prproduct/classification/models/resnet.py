@@ -35,7 +35,7 @@ class BasicBlock(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """1×1, 3×3 (with the stride) and 1×1 convolutions, the last to four times the width."""
+    """1×1, 3×3 (with the stride) and 1×1 convolutions, the last to four times the width, plus the shortcut."""
 
     expansion = 4
     convolutions = 3

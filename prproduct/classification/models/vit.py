@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention."""
+    """Multi-head self-attention on (batch, length, width)."""
 
     def __init__(self, width: int, heads: int, causal: bool) -> None:
         super().__init__()
@@ -20,14 +20,14 @@ class Attention(nn.Module):
         self.output = nn.Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        per_head = self.queries_keys_values(x).unflatten(-1, (3, self.heads, -1))  # (batch, length, 3, heads, width)
-        q, k, v = per_head.permute(2, 0, 3, 1, 4)
+        per_head = self.queries_keys_values(x).unflatten(-1, (3, self.heads, -1))  # (batch, length, 3, heads, head)
+        q, k, v = per_head.permute(2, 0, 3, 1, 4)  # (batch, heads, length, head) each
         attended = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
         return self.output(attended.transpose(1, 2).flatten(2))
 
 
 class TransformerBlock(nn.Module):
-    """Attention and a perceptron four times as wide, each behind a layer norm and beside a residual."""
+    """Attention, then a perceptron four times as wide; each has a layer norm before it and a residual around it."""
 
     def __init__(self, width: int, heads: int, causal: bool) -> None:
         super().__init__()

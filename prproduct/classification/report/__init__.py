@@ -8,8 +8,8 @@ from pathlib import Path
 from prproduct.classification.report.beside_paper import beside_paper
 from prproduct.classification.report.comparison import comparisons, groups
 from prproduct.classification.report.curves import angles, training
+from prproduct.classification.report.summary import summary
 from prproduct.classification.report.tables import cost, results, runs
-from prproduct.classification.report.words import summary
 from prproduct.lab.errors import InputError
 from prproduct.lab.report import files
 from prproduct.lab.report.content import Section

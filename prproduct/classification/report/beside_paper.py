@@ -1,4 +1,4 @@
-"""The paper's numbers and ours, how the experiments differ, and how many seeds such a difference needs."""
+"""The paper's numbers and ours, how many seeds a difference of the paper's size needs, and how the settings differ."""
 
 from __future__ import annotations
 
@@ -87,11 +87,11 @@ def _seeds(groups: Sequence[Group]) -> Block:
             (group.name, str(found.n), seen, number(size, sign=True), f"{pairs_needed(size, found.std):,}", spread)
         )
     if not rows:
-        return Paragraph("How many seeds a difference of the paper's size needs takes at least two pairs to say.")
+        return Paragraph("It takes at least two pairs to estimate how many a difference of the paper's size needs.")
     caption = (
-        "How many paired seeds it takes to see a difference as large as the paper's average with a probability of 80 "
-        "%, by a paired t test at 5 %. It depends on the spread of the differences, which a few pairs tell only "
-        "roughly: in brackets and in the last column is what its 95 % interval allows."
+        "How many pairs of runs a paired t test at 5 % needs to detect a difference as large as the paper's average "
+        "with a probability of 80 %. That depends on the standard deviation of the differences, which a few pairs "
+        "estimate only roughly: in brackets is its 95 % interval, in the last column what follows from its ends."
     )
     header = ("network and data", "pairs", "deviation of differences", "paper's average", "pairs needed", "between")
     return Table(caption, header, "lrrrrr", tuple(rows))
@@ -99,27 +99,24 @@ def _seeds(groups: Sequence[Group]) -> Block:
 
 def _differs(groups: Sequence[Group]) -> Table:
     """Return a table of the settings that differ from the paper's, or from its author's code where it states none."""
-    theirs = (
-        "the paper",
-        "not stated; 164 to 300 in its author's code",
-        "one number",
-        "none",
-        "not stated; the best in its author's code",
-        "not stated",
-    )
+    theirs = ("the paper", "not stated (164 to 300)", "one number", "none", "not stated (best)", "not stated")
     rows = [theirs, *(_own_settings(group) for group in groups)]
-    header = ("", "epochs", "seeds of P, PR", "held out", "test error of which epoch", "machine")
-    return Table("What differs between the paper and ours, besides the network.", header, "llllll", tuple(rows))
+    header = ("", "epochs", "seeds of P, PR", "held out", "tested epoch", "machine")
+    caption = (
+        "What differs between the paper and ours, besides the network. In brackets: not in the paper, but in its "
+        "author's public code."
+    )
+    return Table(caption, header, "llllll", tuple(rows))
 
 
 def _own_settings(group: Group) -> tuple[str, ...]:
     usual, epochs = recipe(group.arch, group.data).epochs, group.settings["epochs"]
     length = f"{epochs}, the full recipe" if epochs == usual else f"{epochs} of the recipe's {usual}"
-    held_out = {"validation": "a tenth of the training images", "paper": "none"}
+    held_out = {"validation": "a tenth", "paper": "none"}
     seeds = ", ".join(str(len(group.counted.get(product, {}))) for product in ("p", "pr"))
     machines = "; ".join(dict.fromkeys(machine(run.record) for runs in group.counted.values() for run in runs.values()))
     protocol = str(group.settings["protocol"])
-    return group.name, length, seeds, held_out.get(protocol, protocol), "the last", machines
+    return group.name, length, seeds, held_out.get(protocol, protocol), "last", machines
 
 
 def _gradient_study(groups: Sequence[Group]) -> list[Block]:
@@ -140,7 +137,7 @@ def _gradient_study(groups: Sequence[Group]) -> list[Block]:
     header = ("product", "paper", "ours", "n", "ours − paper")
     note: Text = (
         "The paper says: a 5-layer fully connected network. Its width, optimizer, epochs and seeds are not stated; "
-        "ours are in the section on runs. It does not say either whether the variant without direction gradient lost "
+        "ours are in the section on runs. Nor does it state whether the variant without the direction gradient drops "
         "that of ∂/∂x as well (",
         Code("no-direction"),
         ") or only that of ∂/∂w (",

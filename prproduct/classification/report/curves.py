@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from prproduct.classification.report.comparison import Group, Run
 from prproduct.lab.report.content import Block, Chart, Line, LinePanel, Paragraph, Section, display, number, ordered
 from prproduct.lab.report.files import angles_of
-from prproduct.lab.report.observations import BAND, lines
+from prproduct.lab.report.observations import BAND, Values, lines
 from prproduct.probe import AngleRecord
 
 _CURVES = {
@@ -17,11 +17,12 @@ _CURVES = {
     "test_loss": ("test loss", 1.0),
     "train_loss": ("training loss", 1.0),
 }
+ByLayer = Mapping[str, Values]  # layer → product → seed → step → value
 NAMED = 12  # up to so many layers are named on an axis; more are numbered
 # A layer whose value changes less than this over training is described in a sentence instead of a panel: with an axis
 # that fits the values, and with a fixed axis.
 FLAT, FLAT_IN_LIMITS = 0.005, 0.03
-PANELS = 12  # at most so many layers have a panel each, evenly spread; the chart by depth has all
+PANELS = 12  # at most so many layers have a panel of their own; the chart by depth has all
 
 
 def training(group: Group) -> Chart:
@@ -36,7 +37,7 @@ def training(group: Group) -> Chart:
         panels.append(LinePanel(title, "epoch", drawn, _limits(group, drawn)))
     caption = f"{BAND} Training error and loss are those seen while training, on images as they were augmented."
     if failed := [display(product) for product in group.counted if not group.learned(product)]:
-        caption += f" The scale is that of the products that learned; {' and '.join(failed)} may lie above it."
+        caption += f" The scale is that of the products that learned; {_and(failed)} may lie above it."
     return Chart(caption, tuple(panels))
 
 
@@ -58,12 +59,10 @@ def angles(group: Group) -> list[Section]:
         product: {seed: found for seed, run in runs.items() if (found := angles_of(run.record))}
         for product, runs in group.counted.items()
     }
-    records = {product: found for product, found in records.items() if found}
-    if not records:
+    if not any(records.values()):
         return []
     sin = _charts(
-        records,
-        lambda record: record.sample_min_sin,
+        _by_layer(records, lambda record: record.sample_min_sin),
         "min |sin θ|",
         "The smallest |sin θ| between a layer's weight vectors and the data vectors of one image, averaged over the "
         "images of a batch: the statistic of the paper's figures. Near 0 the two are nearly parallel, where P hardly "
@@ -71,12 +70,11 @@ def angles(group: Group) -> list[Section]:
         None,
     )
     share = _charts(
-        records,
-        lambda record: record.direction_share,
+        _by_layer(records, lambda record: record.direction_share),
         "share of direction",
-        "How much of a weight's gradient turns the weight vectors: the squared norm of its part across them, as a "
-        "share of the whole. The rest, the length gradient, stretches them. BatchNorm behind a layer leaves it none: "
-        "the output does not depend on the length of w.",
+        "How much of a weight's gradient turns the weight vectors: the squared norm of its part orthogonal to them, as "
+        "a share of the whole. The rest, the length gradient, stretches them; it is 0 in a layer that BatchNorm "
+        "follows, since the output then does not depend on the length of w.",
         (0.0, 1.04),
     )
     return [
@@ -85,68 +83,62 @@ def angles(group: Group) -> list[Section]:
     ]
 
 
-def _charts(
-    records: Mapping[str, Mapping[int, Sequence[AngleRecord]]],
-    value: Callable[[AngleRecord], float | None],
-    title: str,
-    caption: str,
-    limits: tuple[float, float] | None,
-) -> list[Block]:
-    """Return charts of a statistic: over training, one panel per layer; for more than three layers also by depth."""
-    layers = list(
-        dict.fromkeys(
-            record.name for runs in records.values() for found in runs.values() for record in found if record.training
-        )
-    )
-    values: dict[str, dict[str, dict[int, dict[float, float]]]] = {}
+def _by_layer(
+    records: Mapping[str, Mapping[int, Sequence[AngleRecord]]], value: Callable[[AngleRecord], float | None]
+) -> ByLayer:
+    """Return a statistic of the records in training mode, for layers in the order of the network."""
+    found: dict[str, dict[str, dict[int, dict[float, float]]]] = {}
     for product, runs in records.items():
-        for seed, found in runs.items():
-            for record in found:
-                if record.training and (here := value(record)) is not None:
-                    layer = values.setdefault(record.name, {})
+        for seed, recorded in runs.items():
+            for record in (record for record in recorded if record.training):
+                layer = found.setdefault(record.name, {})
+                if (here := value(record)) is not None:
                     layer.setdefault(product, {}).setdefault(seed, {})[record.step] = here
-    known = [layer for layer in layers if layer in values]
-    if not known:
+    return {layer: by_product for layer, by_product in found.items() if by_product}
+
+
+def _charts(values: ByLayer, title: str, caption: str, limits: tuple[float, float] | None) -> list[Block]:
+    """Return charts of a statistic: over training, one panel per layer; for more than three layers also by depth."""
+    if not values:
         return [Paragraph("No run recorded it.")]
-    flat = FLAT if limits is None else FLAT_IN_LIMITS
-    constant = [layer for layer in known if _is_flat(values[layer], flat)]
-    constants = [Paragraph(_constants(title, constant, values))] if constant else []
-    varying = [layer for layer in known if layer not in constant]
+    layers = list(values)
+    flat = [layer for layer in layers if _is_flat(values[layer], FLAT if limits is None else FLAT_IN_LIMITS)]
+    flat_note = [Paragraph(_flat_note(title, flat, values), note=True)] if flat else []
+    varying = [layer for layer in layers if layer not in flat]
     if not varying:
-        return [Paragraph(caption), *constants]
+        return [Paragraph(caption, note=True), *flat_note]
     blocks: list[Block] = []
-    if len(known) > 3:
-        names = tuple(known) if len(known) <= NAMED and max(map(len, known)) <= 12 else ()
-        depth = LinePanel(f"{title}, last recorded step", "layer", lines(_by_depth(known, values)), limits, names)
-        where = "" if names else f" Layer 1 is {known[0]}, layer {len(known)} is {known[-1]}."
+    if len(layers) > 3:
+        names = tuple(layers) if len(layers) <= NAMED and max(map(len, layers)) <= 12 else ()
+        depth = LinePanel(f"{title}, last recorded step", "layer", lines(_by_depth(values)), limits, names)
+        where = "" if names else f" Layer 1 is {layers[0]}, layer {len(layers)} is {layers[-1]}."
         blocks.append(Chart(f"{caption} By depth, at the last step that was recorded.{where}", (depth,)))
         caption = ""
     shown = _spread(varying, PANELS)
-    some = f" {len(shown)} of {len(varying)} layers, evenly spread." if len(shown) < len(varying) else ""
+    some = f", for {len(shown)} of {len(varying)} layers, evenly spread" if len(shown) < len(varying) else ""
     panels = tuple(LinePanel(layer, "training step", lines(values[layer]), limits) for layer in shown)
-    blocks.append(Chart(f"{caption} Over training, a panel a layer.{some} {BAND}".strip(), panels))
-    return [*blocks, *constants]
+    blocks.append(Chart(f"{caption} Over training, one panel per layer{some}. {BAND}".strip(), panels))
+    return [*blocks, *flat_note]
 
 
-def _is_flat(values: Mapping[str, Mapping[int, Mapping[float, float]]], flat: float) -> bool:
-    """Return True if a layer's value changes by less than `flat` over training under each product."""
+def _is_flat(values: Values, tolerance: float) -> bool:
+    """Return True if a layer's value changes by less than `tolerance` over training under each product."""
     every = ([value for steps in seeds.values() for value in steps.values()] for seeds in values.values())
-    return all(max(own) - min(own) < flat for own in every)
+    return all(max(own) - min(own) < tolerance for own in every)
 
 
-def _constants(
-    title: str, layers: Sequence[str], values: Mapping[str, Mapping[str, Mapping[int, Mapping[float, float]]]]
-) -> str:
+def _flat_note(title: str, layers: Sequence[str], values: ByLayer) -> str:
     """Return a sentence with the values, under each product, of layers in which they hardly change."""
     found: dict[str, list[float]] = {}
     for layer in layers:
         for product, seeds in values[layer].items():
             found.setdefault(product, []).extend(value for steps in seeds.values() for value in steps.values())
-    parts = []
+    ranges: dict[str, list[str]] = {}
     for product in ordered(found):
         low, high = number(min(found[product])), number(max(found[product]))
-        parts.append(f"{display(product)} {low if low == high else f'{low} to {high}'}")
-    return f"Constant over training in {_listed(layers)}: {title} {', '.join(parts)}."
+        ranges.setdefault(low if low == high else f"{low} to {high}", []).append(display(product))
+    parts = [f"{text} under {_and(products)}" for text, products in ranges.items()]
+    return f"Constant over training in {_listed(layers)}: {title} is {', '.join(parts)}."
 
 
 def _listed(layers: Sequence[str]) -> str:
@@ -156,14 +148,23 @@ def _listed(layers: Sequence[str]) -> str:
     return f"{len(layers)} layers, from {layers[0]} to {layers[-1]}"
 
 
-def _by_depth(
-    layers: Sequence[str], values: Mapping[str, Mapping[str, Mapping[int, Mapping[float, float]]]]
-) -> dict[str, dict[int, dict[float, float]]]:
+def _and(names: Sequence[str]) -> str:
+    """Return the names as a list in words.
+
+    >>> _and(["P"]), _and(["P", "R", "PR"])
+    ('P', 'P, R and PR')
+    """
+    *others, last = names
+    return f"{', '.join(others)} and {last}" if others else last
+
+
+def _by_depth(values: ByLayer) -> dict[str, dict[int, dict[float, float]]]:
+    """Return {product: {seed: {place of the layer, from 1: value at the last recorded step}}}."""
     found: dict[str, dict[int, dict[float, float]]] = {}
-    for depth, layer in enumerate(layers, start=1):
-        for product, seeds in values[layer].items():
+    for place, by_product in enumerate(values.values(), start=1):
+        for product, seeds in by_product.items():
             for seed, steps in seeds.items():
-                found.setdefault(product, {}).setdefault(seed, {})[depth] = steps[max(steps)]
+                found.setdefault(product, {}).setdefault(seed, {})[place] = steps[max(steps)]
     return found
 
 

@@ -51,11 +51,11 @@ def errors(groups: Sequence[Group]) -> Table:
 def differences(found: Sequence[Comparison]) -> Table:
     """Return the table of every product's paired difference to the inner product, with interval and test."""
     rows: list[tuple[Text, ...] | Heading] = []
-    above = None
+    group = None
     for comparison in found:
-        if comparison.group is not above:
-            above = comparison.group
-            rows.append(Heading(above.name))
+        if comparison.group is not group:
+            group = comparison.group
+            rows.append(Heading(group.name))
         for measure in MEASURES:
             difference = comparison.difference(measure)
             if difference is not None:
@@ -63,7 +63,7 @@ def differences(found: Sequence[Comparison]) -> Table:
     header = ("product", "after the", "pairs", "difference", "95 % interval", "p", "p (Holm)", "lower in")
     caption = (
         "Paired difference to the inner product P, in percentage points; below zero the product makes fewer errors. "
-        "The judgement is by the last epoch; the selected one is shown beside it and not judged."
+        "The summary judges by the last epoch. “Lower in” counts the pairs in which the product makes fewer errors."
     )
     return Table(caption, header, "llrrrrrr", tuple(rows))
 
@@ -130,10 +130,10 @@ def cost(groups: Sequence[Group]) -> Section:
         for place, by_product in by_place.items():
             rows += _cost_rows(place, by_product)
     caption = (
-        "Training time of an epoch: the median over all epochs of all runs without each run's first, which compiles. "
-        "It includes the recording of angles. The ratio is to P on the same machine, and only where each run had its "
-        f"core to itself: a run whose main thread had the CPU for less than {100 * ALONE:.0f} % of it, or did not "
-        "record it, is not compared. prproduct bench measures speed more exactly."
+        "Training time of an epoch in seconds: the median over all epochs of all runs without each run's first, which "
+        "compiles. It includes the recording of angles. The ratio is to P on the same machine, and given only if each "
+        f"run recorded that its main thread had the CPU for at least {100 * ALONE:.0f} % of the time. prproduct bench "
+        "measures speed more exactly."
     )
     header = ("product", "epochs", "seconds", "ratio to P", "machine")
     return Section("Cost", (Table(caption, header, "lrrrl", tuple(rows)),))
@@ -156,7 +156,7 @@ def _cost_rows(place: str, by_product: dict[str, list[Run]]) -> Iterator[tuple[T
 
 
 def _whole_epochs(run: Run) -> list[float]:
-    """Return the seconds of each whole epoch but the first; of an epoch that was resumed only the rest was timed."""
+    """Return the seconds of each whole epoch but the first; a resumed one, timed in part only, is left out."""
     times = [epoch["time"] for epoch in run.record.of("epoch")]
     samples = [time["train_seconds"] * time["samples_per_second"] for time in times]
     whole = [time["train_seconds"] for time, count in zip(times, samples, strict=True) if count > 0.999 * max(samples)]

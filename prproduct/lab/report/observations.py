@@ -171,6 +171,19 @@ def outcome(difference: PairedDifference | None, adjusted: float | None, better:
     return "better" if better(difference.mean) else "worse"
 
 
+def how_tested(comparisons: int) -> str:
+    """Return how runs are paired and when a difference is called significant, for the end of a summary.
+
+    >>> how_tested(2).endswith("two-sided, corrected for 2 comparisons by Holm's method.")
+    True
+    """
+    corrected = f", corrected for {comparisons} comparisons by Holm's method" if comparisons > 1 else ""
+    return (
+        "Runs are paired by their seed: both start from the same weights and see the same images in the same order. A "
+        f"difference is significant if p < {SIGNIFICANCE:.2f} in a paired t test, two-sided{corrected}."
+    )
+
+
 def distinguish(
     names: Sequence[str], settings: Sequence[Mapping[str, Any]], written: Callable[[Any], str] = str
 ) -> list[str]:

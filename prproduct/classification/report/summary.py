@@ -18,41 +18,45 @@ from prproduct.lab.report.content import (
     ordered,
     p_text,
 )
-from prproduct.lab.report.observations import BASELINE, NBSP, left_out
+from prproduct.lab.report.observations import BASELINE, NBSP, how_tested, left_out
 from prproduct.lab.report.statistics import SIGNIFICANCE, PairedDifference, Sample, detectable_difference
 
-_CLEAR = 1.0  # percentage points: a smaller difference between the two halves is not interpreted
+_CLEAR = 1.0  # percentage points: smaller differences between the length and the direction gradient are not interpreted
 
 
 def summary(groups: Sequence[Group], found: Sequence[Comparison]) -> Section:
-    """Return the section that a reader needs who reads nothing else."""
+    """Return the section for readers who read nothing else."""
     runs = [run for group in groups for run in group.runs]
-    halves = [sentence for group in groups if (sentence := _which_half(group))]
-    blocks: list[Block] = [Paragraph((Strong(sentence),)) for sentence in [*halves, _headline(groups, found)]]
+    answers = [sentence for group in groups if (sentence := _which_gradient(group))]
+    blocks: list[Block] = [Paragraph((Strong(sentence),)) for sentence in [*answers, _headline(groups, found)]]
     if found:
         blocks.append(Bullets(tuple(map(_line, found))))
     blocks += left_out(runs)
     if found:
-        blocks.append(Paragraph(_method(len(found)), note=True))
+        measure = (
+            "Errors are shares of wrong answers on the test images after the last epoch, in percent; differences are "
+            "in percentage points."
+        )
+        blocks.append(Paragraph(f"{measure} {how_tested(len(found))}", note=True))
     return Section("Summary", tuple(blocks))
 
 
 def verdict(comparison: Comparison) -> str:
     """Return the size of the difference and the number of pairs."""
-    return observations.verdict(comparison.difference("last"), _fewer)
+    return observations.verdict(comparison.difference("last"), _is_better)
 
 
 def outcome(comparison: Comparison) -> str:
     """Return "better" or "worse" if the difference is significant, else "open"."""
-    return observations.outcome(comparison.difference("last"), comparison.adjusted, _fewer)
+    return observations.outcome(comparison.difference("last"), comparison.adjusted, _is_better)
 
 
-def _fewer(mean: float) -> bool:
-    return mean < 0
+def _is_better(difference: float) -> bool:
+    return difference < 0  # of errors
 
 
-def _which_half(group: Group) -> str | None:
-    """Return which half of the gradient does the learning (the paper's §1); None if a group lacks the runs for it."""
+def _which_gradient(group: Group) -> str | None:
+    """Return which part of the gradient does the learning (the paper's §1); None if the group lacks runs for it."""
     both, without_length = group.sample(BASELINE, "last"), group.sample("no-length", "last")
     lacking = next((name for name in ("no-direction", "no-direction-w") if name in group.counted), None)
     without_direction = group.sample(lacking, "last") if lacking else None
@@ -60,39 +64,39 @@ def _which_half(group: Group) -> str | None:
         return None
     lost_length, lost_direction = (sample.mean - both.mean for sample in (without_length, without_direction))
     if abs(lost_direction - lost_length) < _CLEAR:
-        answer = "Neither half of the gradient alone does the learning"
+        answer = "Neither the length nor the direction gradient alone does the learning"
     else:
-        answer = (
-            f"The {'direction' if lost_direction > lost_length else 'length'} half of the gradient does the learning"
-        )
+        answer = f"The {'direction' if lost_direction > lost_length else 'length'} gradient does the learning"
     return (
-        f"{answer}: for {group.name}, the test error is {_percent(without_direction)} without the direction half, "
-        f"{_percent(without_length)} without the length half, and {_percent(both)} with both."
+        f"{answer}: for {group.name}, the test error is {_percent(without_direction)} without the direction gradient, "
+        f"{_percent(without_length)} without the length gradient, and {_percent(both)} with both."
     )
 
 
 def _headline(groups: Sequence[Group], found: Sequence[Comparison]) -> str:
+    """Return the result of PR, or of all other products if there are no runs of PR, in one sentence."""
     if not any(group.counted for group in groups):
         return "No run is finished, so there is nothing to compare yet."
     asked = [comparison for comparison in found if comparison.product == "pr"] or list(found)
     if not asked:
         products = ordered(product for group in groups for product in group.counted)
         if BASELINE not in products:
-            return f"Nothing can be compared: no run of the inner product P is finished, only of {_listed(products)}."
+            names = ", ".join(map(display, products))
+            return f"Nothing can be compared: no run of the inner product P is finished, only of {names}."
         return "Nothing can be compared: no product stands beside the inner product P in the same configuration."
-    name = display(asked[0].product) if len({comparison.product for comparison in asked}) == 1 else "The other product"
+    name = display(asked[0].product) if len({comparison.product for comparison in asked}) == 1 else "Another product"
     if len(asked) == 1:
-        return f"{name} compared with P: {verdict(asked[0])}. {_chance(asked[0])}"
+        return f"{name} compared with P: {verdict(asked[0])}. {_significance(asked[0])}"
     outcomes = [outcome(comparison) for comparison in asked]
     better, worse = outcomes.count("better"), outcomes.count("worse")
     return (
-        f"{name} compared with P in {len(asked)} comparisons: better than chance explains in {better}, worse in "
-        f"{worse}; in {outcomes.count('open')} chance can explain the difference, or there are too few runs to tell."
+        f"{name} is significantly better than P in {better} of {len(asked)} comparisons, and significantly worse in "
+        f"{worse}. In {outcomes.count('open')} the difference is not significant, or there are too few runs for a test."
     )
 
 
-def _chance(comparison: Comparison) -> str:
-    """Return a sentence on whether chance can explain the difference."""
+def _significance(comparison: Comparison) -> str:
+    """Return a sentence on whether the difference is significant, or on why there is no test of it."""
     difference = comparison.difference("last")
     if difference is None:
         return "No seed is finished under both products."
@@ -100,14 +104,11 @@ def _chance(comparison: Comparison) -> str:
         return "One pair of runs does not tell chance from effect."
     if comparison.adjusted is None:
         return "It is the same in every pair, so that there is no spread to test it by."
-    p_value = _p(comparison.adjusted)
+    text = p_text(comparison.adjusted)
+    p_value = f"p{NBSP}" + (text.replace(" ", NBSP) if text.startswith("<") else f"={NBSP}{text}")
     if not comparison.group.learned(comparison.product):
-        return f"It takes no test to see that (t test: {p_value})."
-    if comparison.adjusted < SIGNIFICANCE:
-        return f"That is more than chance explains ({p_value})."
-    if not float(number(abs(difference.mean))):
-        return f"A test finds none either ({p_value})."
-    return f"By the test alone, chance can explain it ({p_value})."
+        return f"A difference of this size needs no test ({p_value})."
+    return f"The difference is {'' if comparison.adjusted < SIGNIFICANCE else 'not '}significant ({p_value})."
 
 
 def _line(comparison: Comparison) -> Text:
@@ -120,14 +121,14 @@ def _line(comparison: Comparison) -> Text:
     words = f" Test error {_percent(ours)}, P's {_percent(baseline)}."
     if group.at_chance(comparison.product):
         words += f" {name} did not learn under this recipe: its error is that of guessing."
-    words += f" {_chance(comparison)}"
+    words += f" {_significance(comparison)}"
     if comparison.adjusted is not None:
         words += f" 95 % interval {number(difference.low, sign=True)} to {number(difference.high, sign=True)} points."
-    return (title, words + _reach(comparison, difference))
+    return (title, words + _detectable(comparison, difference))
 
 
-def _reach(comparison: Comparison, difference: PairedDifference) -> str:
-    """Return the smallest detectable difference, if this one is not significant."""
+def _detectable(comparison: Comparison, difference: PairedDifference) -> str:
+    """Return a sentence on the smallest detectable difference, if this one is not significant; else ""."""
     if comparison.adjusted is None or outcome(comparison) != "open" or not difference.std:
         return ""
     seen = detectable_difference(difference.std, difference.n)
@@ -136,22 +137,3 @@ def _reach(comparison: Comparison, difference: PairedDifference) -> str:
 
 def _percent(sample: Sample) -> str:
     return f"{number(sample.mean)}{NBSP}% (n{NBSP}={NBSP}{sample.n})"
-
-
-def _p(value: float) -> str:
-    text = p_text(value)
-    return f"p {text}".replace(" ", NBSP) if text.startswith("<") else f"p{NBSP}={NBSP}{text}"
-
-
-def _listed(products: Sequence[str]) -> str:
-    return ", ".join(map(display, products))
-
-
-def _method(tests: int) -> str:
-    corrected = f", corrected for {tests} comparisons by Holm's method" if tests > 1 else ""
-    return (
-        "Errors are shares of wrong answers on the test images after the last epoch, in percent; differences are in "
-        "percentage points. Runs are paired by their seed: both start from the same weights and see the same images in "
-        f"the same order. “More than chance explains” means p < {SIGNIFICANCE:.2f} in a paired t test, two-sided"
-        f"{corrected}."
-    )
