@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from prproduct.captioning.model import Captioner
 from prproduct.conversion import convert
 from prproduct.lab.errors import InputError
 from prproduct.lab.hardware import PRECISIONS
+from prproduct.lab.options import option
 from prproduct.lab.seeds import check_seed
 from prproduct.products import resolve
 
@@ -36,11 +37,6 @@ _LEAST: dict[str, float] = {
 }
 
 
-def _option(default: Any, help: str) -> Any:
-    """A field that is a command-line option with this help text."""
-    return field(default=default, metadata={"help": help})
-
-
 @dataclass(frozen=True)
 class CaptionerConfig:
     """Everything that determines a run's numbers, except captions, features and the run it starts from.
@@ -54,41 +50,41 @@ class CaptionerConfig:
     prproduct.lab.errors.InputError: phase 'both' is not known; there are xe, rl
     """
 
-    phase: str = _option("xe", "xe: cross-entropy with the references; rl: REINFORCE on CIDEr-D, from a run of xe")
-    product: str | None = _option(
+    phase: str = option("xe", "xe: cross-entropy with the references; rl: REINFORCE on CIDEr-D, from a run of xe")
+    product: str | None = option(
         None, "of all linear layers: p, r, pr, …; default: that of the run it starts from, or pr"
     )
-    seed: int = _option(0, "of initial weights, order of images and random choices; the same for all products")
-    hidden: int | None = _option(None, "units of each LSTM; 512")
-    embedding: int | None = _option(None, "width of embedded words and regions; 512")
-    attention: int | None = _option(None, "width of the attention layer; 512")
-    dropout: float | None = _option(None, "0.3; REINFORCE uses none")
-    batch_norm: bool | None = _option(None, "BatchNorm around the embeddings of regions, as in the author's code")
-    tanh_layer: bool | None = _option(None, "a linear layer with tanh before the output layer, as in the author's code")
-    epochs: int | None = _option(None, "training epochs; 30 for xe, 35 for rl")
-    batch_size: int | None = _option(None, "images per step, over all processes; 64")
-    captions_per_image: int = _option(5, "captions per image in a step of xe")
-    learning_rate: float | None = _option(None, "at the start; 5e-4 for xe, 5e-5 for rl")
-    final_rate: float = _option(0.05, "the cosine decay ends at this share of the learning rate")
-    feedback_step: float = _option(0.05, "xe: the probability of scheduled sampling grows by this,")
-    feedback_every: int = _option(5, "every this many epochs,")
-    feedback_limit: float = _option(0.25, "up to this")
-    clip_value: float = _option(0.1, "gradient values are clipped to plus and minus this; 0: no clipping")
-    baseline: str | None = _option(
+    seed: int = option(0, "of initial weights, order of images and random choices; the same for all products")
+    hidden: int | None = option(None, "units of each LSTM; 512")
+    embedding: int | None = option(None, "width of embedded words and regions; 512")
+    attention: int | None = option(None, "width of the attention layer; 512")
+    dropout: float | None = option(None, "0.3; REINFORCE uses none")
+    batch_norm: bool | None = option(None, "BatchNorm around the embeddings of regions, as in the author's code")
+    tanh_layer: bool | None = option(None, "a linear layer with tanh before the output layer, as in the author's code")
+    epochs: int | None = option(None, "training epochs; 30 for xe, 35 for rl")
+    batch_size: int | None = option(None, "images per step, over all processes; 64")
+    captions_per_image: int = option(5, "captions per image in a step of xe")
+    learning_rate: float | None = option(None, "at the start; 5e-4 for xe, 5e-5 for rl")
+    final_rate: float = option(0.05, "the cosine decay ends at this share of the learning rate")
+    feedback_step: float = option(0.05, "xe: the probability of scheduled sampling grows by this,")
+    feedback_every: int = option(5, "every this many epochs,")
+    feedback_limit: float = option(0.25, "up to this")
+    clip_value: float = option(0.1, "gradient values are clipped to plus and minus this; 0: no clipping")
+    baseline: str | None = option(
         None, "baseline of a reward: greedy, the greedy caption; or others, the mean of the image's other candidates"
     )
-    candidates: str = _option(
+    candidates: str = option(
         "beam",
         "beam: the paper's REINFORCE, on the 5 best captions of a beam search, each against the others; sample: the "
         "authors' later code, on one sampled caption against the greedy one",
     )
-    samples: int | None = _option(None, "candidates per image in a step of rl; 5 of a beam, 1 sampled")
-    beams: int = _option(1, "beams of the search for validation captions, which select the best epoch")
-    precision: str = _option("32", ", ".join(PRECISIONS))
-    limit_train: int | None = _option(None, "train on the first training images only, this many, for a quick try")
-    max_steps: int | None = _option(None, "end after this many steps, also within an epoch")
-    angles: int = _option(0, "record angles every this many steps; 0: never")
-    log_every: int = _option(50, "steps between two step records")
+    samples: int | None = option(None, "candidates per image in a step of rl; 5 of a beam, 1 sampled")
+    beams: int = option(1, "beams of the search for validation captions, which select the best epoch")
+    precision: str = option("32", ", ".join(PRECISIONS))
+    limit_train: int | None = option(None, "train on the first training images only, this many, for a quick try")
+    max_steps: int | None = option(None, "end after this many steps, also within an epoch")
+    angles: int = option(0, "record angles every this many steps; 0: never")
+    log_every: int = option(50, "steps between two step records")
 
     def __post_init__(self) -> None:
         for name, known in (

@@ -38,7 +38,7 @@ from prproduct.captioning.training import train
 from prproduct.lab import runs
 from prproduct.lab.errors import InputError
 from prproduct.lab.files import check_writable
-from prproduct.lab.options import takes_options_of
+from prproduct.lab.options import option, takes_options_of
 from prproduct.lab.progress import Silent
 from prproduct.lab.sweep import Job, Plan, sweep
 from prproduct.lab.sweep.progress import Terminal, exit_if_unfinished
@@ -87,11 +87,13 @@ class Choice:
     prproduct.lab.errors.InputError: scale 'huge' is not known; there are quick, small, paper
     """
 
-    scale: str = field(default="quick", metadata={"help": ", ".join(SCALES)})
-    seeds: int | None = field(default=None, metadata={"help": "how many: 0, 1, …; the same for all products"})
-    product: tuple[str, ...] | None = field(default=None, metadata={"help": "another product; may be given often"})
-    xe_epochs: int | None = field(default=None, metadata={"help": "of cross-entropy"})
-    rl_epochs: int | None = field(default=None, metadata={"help": "of REINFORCE"})
+    scale: str = option("quick", ", ".join(SCALES))
+    seeds: int | None = option(None, "how many: 0, 1, …; the same for all products")
+    product: tuple[str, ...] | None = option(None, "another product; may be given often")
+    xe_epochs: int | None = option(None, "of cross-entropy")
+    rl_epochs: int | None = option(None, "of REINFORCE")
+    learning_rate: float | None = option(None, "at the start of cross-entropy")
+    batch_norm: bool = option(False, "BatchNorm around the embeddings of regions, as in the author's code")
 
     def __post_init__(self) -> None:
         if self.scale not in SCALES:
@@ -112,9 +114,12 @@ def pairs(choice: Choice) -> list[tuple[CaptionerConfig, CaptionerConfig]]:
         xe["epochs"] = choice.xe_epochs
     if choice.rl_epochs is not None:
         rl["epochs"] = choice.rl_epochs
+    if choice.learning_rate is not None:
+        xe["learning_rate"] = choice.learning_rate
+    network = {**scale.network, "batch_norm": choice.batch_norm}
     return [
         (
-            CaptionerConfig(phase="xe", product=product, seed=seed, **scale.network, **xe),
+            CaptionerConfig(phase="xe", product=product, seed=seed, **network, **xe),
             CaptionerConfig(phase="rl", product=product, seed=seed, **rl),
         )
         for seed in range(choice.seeds or scale.seeds)

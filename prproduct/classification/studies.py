@@ -17,10 +17,11 @@ from prproduct.classification.data import load, split
 from prproduct.classification.data.fetch import Report, silent
 from prproduct.classification.data.locate import find
 from prproduct.classification.data.sources import SOURCES, source
-from prproduct.classification.training import ClassifierConfig, option, train
+from prproduct.classification.training import ClassifierConfig, train
 from prproduct.lab import runs
 from prproduct.lab.errors import InputError
 from prproduct.lab.hardware import Hardware
+from prproduct.lab.options import option
 from prproduct.lab.sweep import Job
 
 SCALES = ("quick", "small", "paper")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,7 @@ from prproduct.lab.engine import Settings
 from prproduct.lab.errors import InputError
 from prproduct.lab.files import check_writable
 from prproduct.lab.hardware import PRECISIONS, Hardware, is_first_process, summed
+from prproduct.lab.options import option
 from prproduct.lab.progress import Silent
 from prproduct.lab.report.content import display
 from prproduct.lab.seeds import check_seed
@@ -33,11 +34,6 @@ from prproduct.products import resolve
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
-
-
-def option(default: Any, help: str) -> Any:
-    """Return a field of a dataclass whose help text the command line shows."""
-    return field(default=default, metadata={"help": help})
 
 
 @dataclass(frozen=True)

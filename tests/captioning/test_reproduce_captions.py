@@ -25,6 +25,16 @@ TINY = command.Scale(
 )
 
 
+def test_options_replace_what_the_scale_says_and_reach_cross_entropy():
+    (xe, rl), *others = command.pairs(
+        command.Choice(scale="small", product=("r",), learning_rate=2e-3, batch_norm=True, xe_epochs=7)
+    )
+    assert others == []
+    assert (xe.product, xe.epochs, xe.learning_rate, xe.batch_norm) == ("r", 7, 2e-3, True)
+    assert (rl.epochs, rl.learning_rate) == (1, None), "REINFORCE keeps its own rate, and the network of its start"
+    assert xe.hidden == command.pairs(command.Choice(scale="small"))[0][0].hidden
+
+
 @pytest.fixture
 def small_study(monkeypatch):
     """The command on a small data set, in this process, without Java; the names of the jobs that were trained."""
