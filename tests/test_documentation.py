@@ -56,7 +56,7 @@ def test_commands_have_the_options_that_are_named_with_them(path):
 
 @pytest.mark.slow
 def test_the_site_builds_without_a_warning_or_a_broken_anchor(tmp_path):
-    build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
+    build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
     done = subprocess.run(build, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "site" / "api.html").exists()
