@@ -19,7 +19,7 @@ check: .venv/installed ## lint and types alone
 	.venv/bin/mypy
 
 docs: .venv/installed ## build the documentation with its API reference into site/; warnings are errors
-	.venv/bin/mkdocs build --strict --quiet
+	.venv/bin/mkdocs build --strict  # not --quiet, under which --strict counts no warnings
 
 sanitize: .venv/installed ## the kernels' tests with AddressSanitizer and UBSan
 	PRPRODUCT_BUILD=sanitize .venv/bin/python setup.py --quiet build_ext --build-temp build/sanitize --build-lib build/sanitize

@@ -313,6 +313,16 @@ def test_torch_compile_around_torch_func_is_refused_rather_than_wrong():
         torch.compile(gradient, fullgraph=True, backend="eager")(w)
 
 
+def test_torch_compile_around_torch_func_falls_back_to_eager_mode_without_fullgraph():
+    torch._dynamo.reset()
+    x, w = torch.randn(3, 4), torch.randn(2, 4)
+
+    def gradient(w):
+        return torch.func.grad(lambda w: functional.linear(x, w).sum())(w)
+
+    assert_close([torch.compile(gradient, backend="aot_eager")(w)], [gradient(w)], 1e-6)
+
+
 def test_no_more_is_saved_than_natively_where_only_the_bias_is_trained(case):
     ours, _, (x, w, b), options = case
     saved = []

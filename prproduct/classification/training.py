@@ -42,10 +42,9 @@ class ClassifierConfig:
 
     >>> ClassifierConfig(arch="resnet110", data="cifar10", epochs=8).recipe.milestones
     (4, 6)
-    >>> ClassifierConfig(product="q")
+    >>> ClassifierConfig(product="q")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    prproduct.lab.errors.InputError: unknown product 'q': choose one of p, pr, r, tempered, no-length, no-direction, \
-no-direction-w, pr-w (tempered:0.5 sets its power), or pass a Product
+    prproduct.lab.errors.InputError: unknown product 'q': choose one of p, pr, ...
     """
 
     arch: str = option("mlp", "the network: mlp, resnet110, preresnet110, wrn-28-10, densenet-bc-100-12, …")

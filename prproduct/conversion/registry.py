@@ -40,9 +40,9 @@ _BEFORE = "_prproduct_native_class"
 def register(layer: LayerClass | str) -> Callable[[Rule], Rule]:
     """Register the class that `convert` gives to layers of a type.
 
-    The decorated class derives from `prproduct.nn.ProductLayer` and defines a forward that uses `self.product`;
-    everything else is inherited from the layer's own class. A type may be given as a string, "package.module.Class",
-    so that its package need not be imported.
+    The decorated class derives from `prproduct.nn.ProductLayer` and defines a forward that uses `self.product` and
+    `self.product_memory`; everything else is inherited from the layer's own class. A type may be given as a string,
+    "package.module.Class", so that its package need not be imported.
 
     >>> import torch, prproduct as pr
     >>> class Scaled(torch.nn.Linear):
@@ -51,7 +51,8 @@ def register(layer: LayerClass | str) -> Callable[[Rule], Rule]:
     >>> @pr.register(Scaled)
     ... class ProductScaled(pr.nn.ProductLayer):
     ...     def forward(self, x):
-    ...         return 2 * pr.functional.linear(x, self.weight, self.bias, product=self.product)
+    ...         options = {"product": self.product, "memory": self.product_memory}
+    ...         return 2 * pr.functional.linear(x, self.weight, self.bias, **options)
     >>> pr.convert(Scaled(4, 2))
     Scaled(in_features=4, out_features=2, bias=True, product=pr)
     """
