@@ -27,7 +27,7 @@ from prproduct.lab.progress import Silent, Terminal
 from prproduct.lab.runs import Record
 
 CaptionsOption = Annotated[
-    str, typer.Option("--captions", help="a folder of `prproduct data captions`, or world: the small embedded one")
+    str, typer.Option("--captions", help="a folder of `prproduct data captions`, or world: the embedded toy world")
 ]
 FeaturesOption = Annotated[
     Path | None, typer.Option("--features", help="of the images, in any layout; not for the world", show_default=False)

@@ -72,7 +72,7 @@ def _table(scored: Sequence[ScoredStage]) -> Table:
         "validation CIDEr, unless a heading says otherwise."
     )
     if SHARE_TRUE in columns:
-        caption += " In the small world it is known which captions are true: the last column is their share."
+        caption += " In the toy world it is known which captions are true: the last column is their share."
     return Table(caption, ("product", "", "n", *columns), "llr" + "r" * len(columns), tuple(rows))
 
 

@@ -58,7 +58,7 @@ def _encoder_name(captioner: TrainedCaptioner, given: str | None) -> str:
     if known is None and given is None:
         if trained_on_world(captioner.record):
             raise InputError(
-                f"{folder}: was trained on the small world, and knows nothing else; caption its pictures with "
+                f"{folder}: was trained on the toy world, and knows nothing else; caption its pictures with "
                 "--captions world --split test -o FILE"
             )
         raise InputError(
