@@ -363,6 +363,15 @@ def test_the_meta_device_infers_shapes_with_gradients(case):
     assert w.grad.shape == w.shape
 
 
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
+def test_sparse_tensors_are_refused_in_one_line_where_a_gradient_is_wanted():
+    x, weight = torch.randn(3, 4), torch.randn(5, 4)
+    for a, b in ((x, weight.to_sparse_csr().requires_grad_()), (x.to_sparse(), weight.clone().requires_grad_())):
+        with pytest.raises(TypeError, match="product pr has no gradient for sparse tensors"):
+            functional.linear(a, b)
+    assert functional.linear(x, weight.to_sparse_csr()).shape == (3, 5), "its forward is torch's"
+
+
 def test_nested_tensors_are_refused_in_one_line():
     nested = torch.nested.nested_tensor([torch.randn(2, 4), torch.randn(3, 4)], layout=torch.jagged)
     with pytest.raises(TypeError, match=r"product pr takes no nested tensors: apply the layer to their \.values\(\)"):

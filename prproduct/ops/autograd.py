@@ -63,6 +63,8 @@ def apply(
             raise RuntimeError(_NO_JVP)
         if product.has_native_forward:
             return contraction.native(input, weight, bias)
+    if not (input.layout == weight.layout == torch.strided):
+        raise TypeError(f"product {product} has no gradient for sparse tensors: use .to_dense(), or product 'p'")
     if _is_any_autocast_enabled() and _autocasts(input.device.type):
         input, weight, bias = (cast_for_autocast(t) for t in (input, weight, bias))
     if inference:
