@@ -7,22 +7,18 @@ from dataclasses import replace
 import pytest
 import safetensors.torch
 import torch
-from painted_pictures import CONFIG, paint, prepare, tiny
+from painted_pictures import CONFIG, paint, prepare
 from small_dataset import run
 
 from prproduct import cli
-from prproduct.captioning import encoder, ready
+from prproduct.captioning import ready
 from prproduct.captioning.inference import load_captioner
 from prproduct.captioning.results import write_results
 from prproduct.captioning.use import command
 from prproduct.lab.errors import InputError
 
+pytestmark = pytest.mark.usefixtures("tiny_encoders")
 LICENCE = "for research only"
-
-
-@pytest.fixture(autouse=True)
-def tiny_encoders(monkeypatch):
-    monkeypatch.setitem(encoder.LIBRARIES, "timm", tiny)
 
 
 @pytest.fixture(scope="module")
@@ -43,17 +39,6 @@ def bundled(scored, tmp_path, monkeypatch):
         ready.write(scored / product, "Colours", LICENCE, tmp_path / "ready")
     monkeypatch.setattr(command, "open_ready", lambda: ready.open_ready(tmp_path / "ready"))
     return tmp_path / "ready"
-
-
-@pytest.fixture
-def caption(capsys):
-    def call(*words):
-        with pytest.raises(SystemExit) as end:
-            cli.main(["caption", *map(str, words)])
-        said = capsys.readouterr()
-        return end.value.code, said.out.splitlines(), said.err.splitlines()
-
-    return call
 
 
 def test_a_photo_is_captioned_without_a_run_by_all_ready_captioners_side_by_side(bundled, caption, tmp_path):
