@@ -8,20 +8,13 @@ import warnings
 
 import pytest
 import torch
-from compare import NATIVE_FORWARD, PRODUCTS, assert_close
+from compare import NATIVE_FORWARD, PRODUCTS, Through, assert_close
 from torch import nn
 
 import prproduct as pr
 from prproduct import reference
-from prproduct.products import P
 
 pytestmark = pytest.mark.usefixtures("device")
-
-
-class Through(P):
-    """The gains of p, but not p itself: takes our own path where p takes torch's."""
-
-    name = "through"
 
 
 def build(product="pr", **options) -> tuple[nn.MultiheadAttention, pr.nn.MultiheadAttention]:
