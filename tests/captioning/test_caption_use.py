@@ -208,8 +208,9 @@ def test_a_run_on_features_of_unknown_origin_cannot_caption_pictures_and_says_wh
         assert message in err[0]
 
 
-def test_a_run_on_the_world_says_how_its_pictures_are_captioned(caption, tmp_path):
-    world = World(train=6, val=2, test=2)
+def test_a_run_on_the_world_says_how_its_pictures_are_captioned(caption, tmp_path, monkeypatch):
+    monkeypatch.setattr(World.__init__, "__defaults__", (6, 2, 2, 0))  # those of the command's own world
+    world = World()
     run(XE, tmp_path / "run", CaptionDataset(world.captions, world.features))
     status, out, err = caption(paint(tmp_path / "x.png", "red"), "--run", tmp_path / "run")
     assert (status, out, len(err)) == (2, [], 1)

@@ -72,20 +72,19 @@ def test_frozen_weights_and_data(kind):
 def test_layers_and_cells_train_under_autocast(kind):
     ours, cell = getattr(pr.nn, kind)(32, 32, num_layers=2), getattr(pr.nn, f"{kind}Cell")(32, 32)
     x = torch.randn(6, 8, 32)
-    exact = run(ours, x)
+    exact = [run(ours, x), run(cell, x[0])]
     with torch.autocast(torch.get_default_device().type, dtype=torch.bfloat16):
-        half = run(ours, x)
-        of_cell = run(cell, x[0])
-    assert half[0].dtype == torch.bfloat16
-    assert half[-1].dtype == torch.float32
+        half = [run(ours, x), run(cell, x[0])]
+    assert half[0][0].dtype == torch.bfloat16
     for got, expected in zip(half, exact, strict=True):
-        assert (got.float() - expected).norm() < 0.1 * expected.norm()
-    assert all(t.isfinite().all() for t in of_cell)
+        assert got[-1].dtype == torch.float32
+        for a, b in zip(got, expected, strict=True):
+            assert (a.float() - b).norm() <= 0.1 * b.norm()
 
 
 @pytest.mark.parametrize("product", ["pr", "r"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_cells_work_under_torch_func_and_compile(kind, product):
+def test_cells_work_under_torch_func(kind, product):
     _, cell = build(f"{kind}Cell", product)
     parameters = {name: p.detach() for name, p in cell.named_parameters()}
 
@@ -96,6 +95,12 @@ def test_cells_work_under_torch_func_and_compile(kind, product):
     per_sample = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0))(parameters, x)
     whole = torch.func.grad(loss)(parameters, x)
     assert_close([g.sum(0) for g in per_sample.values()], list(whole.values()), 1e-12)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_cells_compile_to_one_graph(kind):
+    _, cell = build(f"{kind}Cell")
+    x = torch.randn(4, 3).double()
     torch._dynamo.reset()
     compiled = torch.compile(copy.deepcopy(cell), fullgraph=True, backend="aot_eager")
     assert_close(run(compiled, x), run(cell, x), 1e-12)
