@@ -26,7 +26,7 @@ from prproduct.ops import native
 
 ROOT = Path(__file__).parents[1]
 TESTS = ["tests/ops/test_gpu.py", "tests/test_functional.py", "tests/test_numerics.py", "tests/nn"]
-TESTS += ["tests/conversion/test_convert.py"]
+TESTS += ["tests/conversion/test_convert.py", "tests/conversion/test_convert_layers.py"]
 TESTS += [f"tests/compatibility/test_{name}.py" for name in ("precision", "compile", "training")]
 BENCH = ["--only", "linear", "--only", "conv", "--only", "recurrent", "--only", "vit", "--no-reference", "--json"]
 QUICK_TESTS = ["tests/compatibility/test_precision.py"]

@@ -1,10 +1,18 @@
-"""What the tests compare by: every product's name, and the gradients of an op for cloned leaves."""
+"""What the tests compare by: every product's name, p by our own path, and the gradients of an op for cloned leaves."""
 
 import torch
 from torch import Tensor
 
+from prproduct.products import P
+
 PRODUCTS = ["p", "pr", "r", "tempered:0.3", "no-length", "no-direction", "no-direction-w", "pr-w"]
 NATIVE_FORWARD = [product for product in PRODUCTS if product != "r"]
+
+
+class Through(P):
+    """The gains of p, but not p itself: takes our own path where p takes torch's."""
+
+    name = "through"
 
 
 def gradients(op, *tensors: Tensor | None, upstream: Tensor | None = None, **options) -> list[Tensor]:

@@ -193,12 +193,16 @@ def test_double_backward_is_finite_at_parallel_and_zero_vectors():
 def test_gradient_penalty_trains():
     """The use of double backward: the norm of the input's gradient as a loss (WGAN-GP)."""
     critic = nn.Sequential(pr.nn.Linear(6, 16), nn.Tanh(), pr.nn.Linear(16, 1))
-    x = torch.randn(8, 6, requires_grad=True)
-    (slope,) = torch.autograd.grad(critic(x).sum(), x, create_graph=True)
-    (slope.norm(dim=1) - 1).square().mean().backward()
-    assert all(
-        p.grad is not None and p.grad.isfinite().all() for name, p in critic.named_parameters() if name != "2.bias"
-    )
+    optimizer = torch.optim.SGD(critic.parameters(), lr=0.1)
+    x, penalties = torch.randn(8, 6, requires_grad=True), []
+    for _ in range(20):
+        (slope,) = torch.autograd.grad(critic(x).sum(), x, create_graph=True)
+        penalty = (slope.norm(dim=1) - 1).square().mean()
+        optimizer.zero_grad()
+        penalty.backward()
+        optimizer.step()
+        penalties.append(penalty.item())
+    assert penalties[-1] < 0.5 * penalties[0]
 
 
 def loss_of(ours, options, product="pr"):
@@ -378,8 +382,9 @@ def test_nested_tensors_are_refused_in_one_line():
         functional.linear(nested, torch.randn(5, 4).requires_grad_())
 
 
-@pytest.mark.parametrize(("product", "dynamic"), [("pr", None), ("pr-w", True), ("r", True)])
-def test_compiled_layers_equal_eager_ones(product, dynamic):
+@pytest.mark.parametrize(("product", "batches"), [("pr", (4, 3)), ("pr-w", (4,)), ("r", (4,))])
+def test_compiled_layers_equal_eager_ones(product, batches):
+    """At a second batch size torch.compile makes the batch symbolic; test_compile.py has dynamic=True."""
     torch._dynamo.reset()
     net = nn.Sequential(
         pr.nn.Conv2d(3, 6, 3, padding="same", product=product),
@@ -389,8 +394,8 @@ def test_compiled_layers_equal_eager_ones(product, dynamic):
         pr.nn.Linear(64, 5, product=product),
         nn.ReLU(inplace=True),
     ).double()
-    compiled = torch.compile(copy.deepcopy(net), fullgraph=True, dynamic=dynamic, backend="aot_eager")
-    for batch in (4, 3):
+    compiled = torch.compile(copy.deepcopy(net), fullgraph=True, backend="aot_eager")
+    for batch in batches:
         x = torch.randn(batch, 3, 4, 4).double()
         for model in (net, compiled):
             model.zero_grad()
@@ -412,16 +417,6 @@ def test_compiled_backward_reads_p_off_the_output():
     x = torch.randn(3, 6, requires_grad=True)
     torch.compile(layer, fullgraph=True, backend=aot_autograd(fw_compiler=count, bw_compiler=count))(x).sum().backward()
     assert products == [1, 2]
-
-
-def test_inductor_trains_a_layer():
-    torch._dynamo.reset()
-    layer = pr.nn.Linear(6, 4)
-    compiled = torch.compile(copy.deepcopy(layer), fullgraph=True)
-    x = torch.randn(5, 6)
-    for model in (layer, compiled):
-        model(x).square().sum().backward()
-    assert_close([p.grad for p in compiled.parameters()], [p.grad for p in layer.parameters()], 1e-5)
 
 
 def test_fx_traces_layers_as_single_calls():

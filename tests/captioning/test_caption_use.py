@@ -1,72 +1,35 @@
-"""Captions for one's own pictures and for whole splits: right, complete, and refused in one line where impossible."""
+"""Captions for one's own pictures: right, complete, and refused in one line where impossible."""
 
-import base64
-import io
 import json
-import re
 import shutil
 import sys
 import zipfile
-from html.parser import HTMLParser
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from painted_pictures import COLOURS, CONFIG, paint, prepare, tiny
+from painted_pictures import COLOURS, CONFIG, paint, tiny
 from PIL import Image, ImageFile
 from small_dataset import XE, InMemory, dataset, run
 
-from prproduct import cli
 from prproduct.captioning import encoder
 from prproduct.captioning.configuration import CaptionerConfig
 from prproduct.captioning.data import features, grids, pictures, prepared
 from prproduct.captioning.data.prepared import Described
 from prproduct.captioning.data.vocabulary import build
 from prproduct.captioning.dataset import CaptionDataset
-from prproduct.captioning.inference import GeneratedCaption
-from prproduct.captioning.use import attention, page
-from prproduct.captioning.use.command import targets_of
-from prproduct.captioning.use.pictures import CaptionedPicture
 from prproduct.captioning.world import World
-from prproduct.lab.errors import InputError
 
+pytestmark = pytest.mark.usefixtures("tiny_encoders")
 HEIC = b"\x00\x00\x00\x18ftypheic" + bytes(40)
 NO_HEIC = "a HEIC picture, which takes one more package: pip install 'prproduct[heic]'"
-
-
-@pytest.fixture(autouse=True)
-def tiny_encoders(monkeypatch):
-    monkeypatch.setitem(encoder.LIBRARIES, "timm", tiny)
-
-
-@pytest.fixture(scope="module")
-def lab(tmp_path_factory):
-    """A folder with pictures, captions, features and a run of each of two products."""
-    folder = tmp_path_factory.mktemp("lab")
-    what = prepare(folder)
-    for product in ("p", "pr"):
-        run(CaptionerConfig(**{**vars(CONFIG), "product": product}), folder / product, what)
-    return folder
 
 
 @pytest.fixture(scope="module")
 def elsewhere(tmp_path_factory):
     """A run on features that do not say what made them."""
     return run(XE, tmp_path_factory.mktemp("elsewhere") / "run")
-
-
-@pytest.fixture
-def caption(capsys):
-    """Calls the command: exit status, lines of stdout, lines of stderr."""
-
-    def call(*words):
-        with pytest.raises(SystemExit) as end:
-            cli.main(["caption", *map(str, words)])
-        said = capsys.readouterr()
-        return end.value.code, said.out.splitlines(), said.err.splitlines()
-
-    return call
 
 
 # Pictures
@@ -230,194 +193,6 @@ def test_a_picture_is_described_as_its_features_are_by_the_embedded_encoder(capt
     assert shown == (0, [f"{tmp_path}/p/{number}.png\t{of_file[number]}" for number in (0, 3)], [])
 
 
-# What is drawn
-
-
-def described(words, where, regions=4):
-    """Each word looks at one region."""
-    weights = np.zeros((len(words), regions), np.float32)
-    weights[np.arange(len(words)), where] = 1
-    return GeneratedCaption(0, " ".join(words), -1.0, tuple(words), weights)
-
-
-def test_the_most_attended_region_stays_clear_and_grey_covers_the_rest():
-    grey = Image.new("RGB", (80, 40), (200, 200, 200))
-    for where, (x, y) in enumerate([(10, 5), (70, 5), (10, 35), (70, 35)]):
-        (overlay,) = attention.overlays(described(["dog"], [where]).attention)
-        seen = np.asarray(attention.covered(grey, overlay))[..., 0]
-        assert seen[y, x] == 200
-        assert (seen[39 - y, 79 - x], seen[y, 79 - x]) == (119, 119)
-    flat = attention.overlays(np.full((1, 9), 1 / 9, np.float32))[0]
-    assert np.array_equal(np.asarray(attention.covered(grey, flat)), np.asarray(grey))
-
-
-def test_a_figure_has_a_tile_for_each_word_below_its_neighbours():
-    white = Image.new("RGB", (60, 60), (255, 255, 255))
-    said = described(["a"] * 8, [0] * 8)
-    figure = np.asarray(attention.draw(white, [("pr", said)]))[..., 0]
-    step, row = attention.TILE + attention.GAP, attention.TILE + attention.LINE + attention.GAP
-    top = 2 * attention.GAP + attention.LINE
-    for tile in range(12):
-        x, y = attention.GAP + tile % 6 * step + attention.TILE - 5, top + tile // 6 * row + attention.TILE - 5
-        assert (figure[y, x] < 130) == (0 < tile < 9), tile  # the first is the picture itself
-    assert figure.shape == (top + 2 * row + attention.GAP, attention.WIDTH)
-
-
-@pytest.mark.parametrize("size", [(8, 4000), (4000, 8), (8, 8)])
-def test_figures_and_cards_of_the_oddest_pictures_without_a_word(size):
-    image = Image.new("RGB", size)
-    image.thumbnail((640, 640))
-    nothing = described([], [])
-    assert attention.draw(image, [("pr", nothing), ("p", nothing)]).height > 2 * attention.LINE
-    card = page.card("x", CaptionedPicture(None, image, (nothing,)), ["pr"])
-    assert "(no words)" in page.page([card], [], [])
-
-
-def test_regions_that_are_no_grid_are_not_drawn():
-    with pytest.raises(InputError, match="attention over 5 regions, which are no square grid"):
-        attention.overlays(np.ones((1, 5), np.float32))
-
-
-class Elements(HTMLParser):
-    """The texts, and the attributes of all elements."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.text, self.elements = [], []
-        self.feed(text)
-
-    def handle_starttag(self, tag, attrs):
-        self.elements.append((tag, dict(attrs)))
-
-    def handle_data(self, data):
-        self.text.append(data)
-
-
-def test_the_page_is_self_contained_and_escapes_names(lab, caption, tmp_path):
-    file = paint(tmp_path / "<img src=x onerror=1>&\"'.png", "red", (900, 600))
-    output = tmp_path / "deep" / "page.html"
-    assert caption(file, "--run", lab / "p", "--run", lab / "pr", "-o", output)[0] == 0
-    content = output.read_text()
-    found = Elements(content)
-    tags = [tag for tag, _ in found.elements]
-    assert tags.count("img") == 1 + 2 * 2  # the picture, and the overlays of two words of two captions
-    assert not re.search(r"https?://|<script|<link", content)
-    assert all(text in found.text for text in ("p, cross-entropy", "pr, cross-entropy", "all", "red", file.name))
-    sources = [attributes["src"] for tag, attributes in found.elements if tag == "img"]
-    sizes = [Image.open(io.BytesIO(base64.b64decode(source.split(",")[1]))).size for source in sources]
-    assert sizes == [(640, 427), *[(2, 2)] * 4]
-    assert next(a["alt"] for tag, a in found.elements if tag == "img") == file.name
-    assert next(a["title"] for tag, a in found.elements if tag == "h2") == str(file)
-
-
-# Whole splits
-
-
-def test_a_split_is_written_as_the_server_wants_it(lab, caption, tmp_path):
-    common = ("--split", "test", "--captions", lab / "captions", "--features", lab / "f.h5")
-    status, out, _ = caption("--run", lab / "pr", *common, "-o", tmp_path / "captions_test_results.json")
-    files = (lab / "pr" / "results" / "captions_test_results.json", tmp_path / "captions_test_results.json")
-    assert (status, out) == (0, [f"{file}: captions of 3 images" for file in files])
-    rows = [{"image_id": number, "caption": f"all {list(COLOURS)[number % 3]}"} for number in (21, 22, 23)]
-    assert json.loads((tmp_path / "captions_test_results.json").read_text()) == rows
-    assert caption("--run", lab / "p", "--run", lab / "pr", *common, "-o", tmp_path / "out")[0] == 0
-    names = {f"captions_test_{product}-cross-entropy_results.json" for product in ("p", "pr")}
-    assert {path.name for path in (tmp_path / "out").iterdir()} == names
-
-
-def test_two_runs_are_never_written_to_the_same_file():
-    with pytest.raises(InputError, match="the same file, pr-REINFORCE-a-1; give one run at a time"):
-        targets_of(Path("out"), "test", ["pr, REINFORCE, a-1", "pr, REINFORCE, a_1"])
-
-
-def test_images_that_nobody_described_are_captioned_from_their_features_alone(lab, caption, tmp_path):
-    for number, colour in ((391895, "blue"), (7, "green")):
-        paint(tmp_path / "unseen" / f"COCO_test2014_{number:012d}.png", colour)
-    grids.write(tmp_path / "u.h5", pictures.find([tmp_path / "unseen"]), tiny("tiny"))
-    target = tmp_path / "captions_test2014_pr_results.json"
-    common = ("--run", lab / "pr", "--split", "all", "--features", tmp_path / "u.h5", "-o", target)
-    assert caption(*common)[0] == 0
-    rows = {one["image_id"]: one["caption"] for one in json.loads(target.read_text())}
-    assert rows == {7: "all green", 391895: "all blue"}
-    (tmp_path / "ids.txt").write_text("391895\n")
-    assert caption(*common, "--ids", tmp_path / "ids.txt")[0] == 0
-    assert json.loads(target.read_text()) == [{"image_id": 391895, "caption": "all blue"}]
-    (tmp_path / "ids.txt").write_text("391895\n8\n")
-    status, _, err = caption(*common, "--ids", tmp_path / "ids.txt")
-    assert (status, err) == (
-        2,
-        [f"prproduct: {tmp_path}/ids.txt: images without features in {tmp_path}/u.h5: 8"],
-    )
-
-
-def test_what_does_not_fit_the_run_is_refused_and_nothing_is_overwritten(lab, caption, tmp_path):
-    target = tmp_path / "results.json"
-    target.write_text("before")
-    np.save(tmp_path / "7.npy", np.ones((4, 5), np.float32))
-    other = [
-        Described(7, "7.png", split, ("a cat",), ("a cat",))._replace(id=n) for n, split in enumerate(prepared.SPLITS)
-    ]
-    prepared.write(tmp_path / "captions", other, build([["a", "cat"]], 1))
-    grids.write(tmp_path / "other.h5", pictures.find([lab / "pictures"]), tiny("other"))
-    own = {"--captions": lab / "captions", "--features": lab / "f.h5", "--split": "test"}
-    cases = [
-        ({**own, "--captions": tmp_path / "captions"}, "was trained with another vocabulary"),
-        ({**own, "--features": tmp_path}, "was trained with features of another width: 3, not 5"),
-        ({"--split": "all", "--features": tmp_path}, "was trained with features of another width: 3, not 5"),
-        ({**own, "--features": tmp_path / "other.h5"}, "was trained with features of another encoder: timm:tiny"),
-    ]
-    for options, message in cases:
-        status, out, err = caption("--run", lab / "pr", *(w for pair in options.items() for w in pair), "-o", target)
-        assert (status, out, len(err)) == (2, [], 1)
-        assert message in err[0]
-        assert target.read_text() == "before"
-
-
-def test_captioned_and_scored_a_run_has_a_row_in_the_report(lab, caption, tmp_path, capsys):
-    shutil.copytree(lab / "pr", tmp_path / "run", ignore=shutil.ignore_patterns("results"))
-    common = ("--split", "test", "--captions", lab / "captions", "--features", lab / "f.h5")
-    page = tmp_path / "report.md"
-
-    def call(*words):
-        with pytest.raises(SystemExit) as end:
-            cli.main([str(word) for word in words])
-        assert end.value.code == 0, capsys.readouterr().err
-        return page.read_text() if words[0] == "report" else ""
-
-    status, out, _ = caption("--run", tmp_path / "run", *common)
-    assert (status, out[1]) == (0, f"for their scores: prproduct score {lab}/captions {tmp_path}/run")
-    unscored = call("report", tmp_path / "run", "-o", page)
-    assert f"prproduct caption --run {tmp_path}/run --split test" in unscored
-    assert f"prproduct score CAPTIONS {tmp_path}/run" in unscored
-    call("score", lab / "captions", tmp_path / "run", "--metrics", "bleu,cider")
-    kept = json.loads((tmp_path / "run" / "results" / "scores_test.json").read_text())
-    assert kept["images"] == 3
-    row = f"| PR | ours | 1 | {100 * kept['scores']['Bleu_1']:.1f} |"
-    assert row in call("report", tmp_path / "run", "-o", page)
-    assert caption("--run", tmp_path / "run", *common)[0] == 0
-    assert json.loads((tmp_path / "run" / "results" / "scores_test.json").read_text()) == kept, "scored already"
-    assert caption("--run", tmp_path / "run", *common, "--beams", 2)[0] == 0
-    again = json.loads((tmp_path / "run" / "results" / "scores_test.json").read_text())
-    assert (again["scores"], again["how"]["search"]["beams"]) == ({}, 2), "scores of other captions are gone"
-
-
-def test_unusual_scores_are_not_kept_and_a_run_without_captions_says_what_to_do(lab, caption, tmp_path, capsys):
-    shutil.copytree(lab / "p", tmp_path / "run", ignore=shutil.ignore_patterns("results"))
-
-    def score(*options):
-        with pytest.raises(SystemExit) as end:
-            cli.main(["score", str(lab / "captions"), str(tmp_path / "run"), "--metrics", "bleu", *options])
-        return end.value.code, capsys.readouterr().err
-
-    status, err = score()
-    assert (status, "caption them first: prproduct caption" in err) == (2, True)
-    common = ("--split", "test", "--captions", lab / "captions", "--features", lab / "f.h5")
-    assert caption("--run", tmp_path / "run", *common)[0] == 0
-    status, err = score("--subset")
-    assert (status, "left as it was" in err) == (0, True)
-    assert json.loads((tmp_path / "run" / "results" / "scores_test.json").read_text())["scores"] == {}
-
-
 # What a run must know
 
 
@@ -433,8 +208,9 @@ def test_a_run_on_features_of_unknown_origin_cannot_caption_pictures_and_says_wh
         assert message in err[0]
 
 
-def test_a_run_on_the_world_says_how_its_pictures_are_captioned(caption, tmp_path):
-    world = World(train=6, val=2, test=2)
+def test_a_run_on_the_world_says_how_its_pictures_are_captioned(caption, tmp_path, monkeypatch):
+    monkeypatch.setattr(World.__init__, "__defaults__", (6, 2, 2, 0))  # those of the command's own world
+    world = World()
     run(XE, tmp_path / "run", CaptionDataset(world.captions, world.features))
     status, out, err = caption(paint(tmp_path / "x.png", "red"), "--run", tmp_path / "run")
     assert (status, out, len(err)) == (2, [], 1)

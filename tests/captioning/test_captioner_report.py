@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from made_captioners import DATA, made_run
 from PIL import Image
+from report_text import text_of
 from scipy import stats
 from small_dataset import RL, XE, dataset
 from small_dataset import run as train_small
@@ -20,31 +21,12 @@ from prproduct.captioning.results import examples_file, read_examples, write_res
 from prproduct.cli import main
 from prproduct.lab.errors import InputError
 from prproduct.lab.report import files
-from prproduct.lab.report.content import Bullets, Card, Folded, Heading, Paragraph, Table, charts, plain
+from prproduct.lab.report.content import Card, charts, plain
 from prproduct.reporting import TASKS
 
 
-def said(blocks):
-    """All that blocks say, as lines."""
-    words = []
-    for block in blocks:
-        if isinstance(block, Paragraph):
-            words.append(plain(block.text))
-        elif isinstance(block, Bullets):
-            words += map(plain, block.items)
-        elif isinstance(block, Folded):
-            words += [block.title, *said(block.blocks)]
-        elif isinstance(block, Card):
-            words += [block.title, *(f"{label}: {plain(text)}" for label, text in block.lines)]
-        elif isinstance(block, Table):
-            words += [plain(block.caption), " | ".join(block.header)]
-            words += [row.text if isinstance(row, Heading) else " | ".join(map(plain, row)) for row in block.rows]
-    return words
-
-
 def all_said(places):
-    found = report.sections(files.find(places))
-    return "\n".join(line for s in found for line in (f"# {s.title}", *said(s.blocks))).replace("\u00a0", " ")
+    return text_of(report.sections(files.find(places)))
 
 
 def both_phases(folder, ciders, **settings):
@@ -299,7 +281,7 @@ def test_examples_show_what_people_wrote_and_every_product_before_and_after(tmp_
     assert plain(cat.lines[-1][1]) == "(no word)"
     assert dog.picture is not None
     assert cat.picture is None
-    assert any("No picture of cat.jpg: not a picture" in line for section in found for line in said(section.blocks))
+    assert "No picture of cat.jpg: not a picture" in text_of(found)
     for name in ("report.html", "report.md"):
         report.write([tmp_path / "runs"], tmp_path / name, tmp_path)
     page = (tmp_path / "report.html").read_text()

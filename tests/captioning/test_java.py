@@ -2,7 +2,6 @@
 
 import shutil
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -166,4 +165,4 @@ def test_without_pycocoevalcap_the_error_says_what_to_install(monkeypatch):
 
 def test_the_folder_is_where_pycocoevalcap_is():
     assert (java.folder_of("meteor") / "meteor-1.5.jar").exists()
-    assert isinstance(java.folder_of("spice"), Path)
+    assert (java.folder_of("spice") / "spice-1.0.jar").exists()

@@ -7,31 +7,31 @@ from dataclasses import replace
 import pytest
 import safetensors.torch
 import torch
-from painted_pictures import CONFIG, paint, prepare, tiny
+from painted_pictures import CONFIG, paint
 from small_dataset import run
 
 from prproduct import cli
-from prproduct.captioning import encoder, ready
+from prproduct.captioning import ready
+from prproduct.captioning.data import features, prepared
+from prproduct.captioning.dataset import CaptionDataset
 from prproduct.captioning.inference import load_captioner
 from prproduct.captioning.results import write_results
 from prproduct.captioning.use import command
 from prproduct.lab.errors import InputError
 
+pytestmark = pytest.mark.usefixtures("tiny_encoders")
 LICENCE = "for research only"
 
 
-@pytest.fixture(autouse=True)
-def tiny_encoders(monkeypatch):
-    monkeypatch.setitem(encoder.LIBRARIES, "timm", tiny)
-
-
 @pytest.fixture(scope="module")
-def scored(tmp_path_factory):
+def scored(lab, tmp_path_factory):
     """Runs of three products with their scores."""
     folder = tmp_path_factory.mktemp("scored")
-    what = prepare(folder)
-    for product in ("pr", "p", "r"):
-        run(replace(CONFIG, product=product), folder / product, what)
+    what = CaptionDataset(prepared.read(lab / "captions"), features.open(lab / "f.h5"))
+    for product in ("p", "pr"):
+        shutil.copytree(lab / product, folder / product, ignore=shutil.ignore_patterns("results"))
+    run(replace(CONFIG, product="r", epochs=1), folder / "r", what)
+    for product in ("p", "pr", "r"):
         write_results(folder / product, what, metrics=("bleu", "cider"))
     return folder
 
@@ -43,17 +43,6 @@ def bundled(scored, tmp_path, monkeypatch):
         ready.write(scored / product, "Colours", LICENCE, tmp_path / "ready")
     monkeypatch.setattr(command, "open_ready", lambda: ready.open_ready(tmp_path / "ready"))
     return tmp_path / "ready"
-
-
-@pytest.fixture
-def caption(capsys):
-    def call(*words):
-        with pytest.raises(SystemExit) as end:
-            cli.main(["caption", *map(str, words)])
-        said = capsys.readouterr()
-        return end.value.code, said.out.splitlines(), said.err.splitlines()
-
-    return call
 
 
 def test_a_photo_is_captioned_without_a_run_by_all_ready_captioners_side_by_side(bundled, caption, tmp_path):
@@ -135,7 +124,9 @@ def test_without_a_ready_captioner_it_says_to_give_a_run(caption, tmp_path, monk
 
 
 def test_captioners_in_the_package_are_small_and_complete():
-    for card in ready.PLACE.glob("*.json"):
+    cards = list(ready.PLACE.glob("*.json"))
+    assert len(cards) == 3
+    for card in cards:
         assert card.with_suffix(".safetensors").stat().st_size <= ready.LARGEST
         assert json.loads(card.read_text())["licence"]
 

@@ -5,7 +5,12 @@ from dataclasses import asdict
 from pathlib import Path
 
 from prproduct.classification.recipes import recipe
+from prproduct.classification.report.comparison import groups
+from prproduct.lab.report import files
 from prproduct.probe import AngleRecord, write_jsonl
+
+# Errors by product, in percent: those of the study of gradients.
+STUDY = {"p": [2.1, 2.3], "no-length": [2.2, 2.25], "no-direction": [71.0, 75.0], "pr": [2.0, 2.4], "r": [88.0, 91.0]}
 
 
 def made_run(
@@ -61,6 +66,14 @@ def made_run(
         found = [angle(layer, product, 10 * step, 0.3 + 0.1 * place - 0.02 * step, seed) for step in range(4)]
         write_jsonl(found, folder / "angles.jsonl")
     return folder
+
+
+def pairs(folder, errors, **settings):
+    """Make a run for each product and seed, errors by product in percent; the groups that the report makes of them."""
+    for product, values in errors.items():
+        for seed, error in enumerate(values):
+            made_run(folder / f"{product.replace(':', '')}-{seed}", product, seed, error / 100, **settings)
+    return groups(files.find([folder]))
 
 
 def _epoch(number, error, product, busy):

@@ -78,6 +78,7 @@ def test_killed_from_outside_it_ends_as_if_never_stopped(tmp_path):
     assert angles[0].count("\n") == 2 * 21  # two layers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", ["config.json", "metrics.jsonl", "checkpoints/step-00000021/model.safetensors"])
 def test_a_disk_that_is_full_ends_it_in_one_line_and_it_goes_on_when_there_is_room(small, tmp_path, file):
     room = (small / file).stat().st_size - 100

@@ -6,47 +6,24 @@ import statistics
 from dataclasses import replace
 
 import pytest
-from made_runs import made_run
+from made_runs import STUDY, made_run, pairs
+from report_text import text_of
 from scipy import stats
 from training_runs import CPU
 
 from prproduct.classification import paper, report
 from prproduct.classification.report.comparison import comparisons, groups
-from prproduct.classification.report.curves import training
 from prproduct.classification.report.summary import outcome, summary, verdict
 from prproduct.classification.report.tables import cost
 from prproduct.classification.training import ClassifierConfig, train
 from prproduct.cli import main
 from prproduct.lab import runs
-from prproduct.lab.errors import InputError
 from prproduct.lab.report import files
-from prproduct.lab.report.content import Bullets, Heading, Paragraph, Table, charts, display, plain
-
-
-def said(section):
-    """All that a section says, as one text."""
-    words = []
-    for block in section.blocks:
-        if isinstance(block, Paragraph):
-            words.append(plain(block.text))
-        elif isinstance(block, Bullets):
-            words += map(plain, block.items)
-        elif isinstance(block, Table):
-            words.append(plain(block.caption))
-            words += [row.text if isinstance(row, Heading) else " | ".join(map(plain, row)) for row in block.rows]
-    return "\n".join(words).replace("\u00a0", " ")
+from prproduct.lab.report.content import Table, plain
 
 
 def all_said(places):
-    return "\n".join(f"# {s.title}\n{said(s)}" for s in report.sections(files.find(places)))
-
-
-def pairs(folder, errors, **settings):
-    """A run for each product and seed; errors by product, in percent."""
-    for product, values in errors.items():
-        for seed, error in enumerate(values):
-            made_run(folder / f"{product.replace(':', '')}-{seed}", product, seed, error / 100, **settings)
-    return groups(files.find([folder]))
+    return text_of(report.sections(files.find(places)))
 
 
 @pytest.fixture(scope="module")
@@ -169,7 +146,7 @@ def test_the_same_training_twice_is_one_observation(tmp_path):
 def test_one_seed_is_told_as_one_pair_and_not_as_a_win(tmp_path):
     found = pairs(tmp_path, {"p": [10.0], "pr": [5.0]})
     assert [outcome(comparison) for comparison in comparisons(found)] == ["open"]
-    text = said(summary(found, comparisons(found)))
+    text = text_of([summary(found, comparisons(found))])
     assert "PR compared with P: 5.00 points better (n = 1). One pair of runs does not tell chance from effect." in text
 
 
@@ -212,8 +189,8 @@ def test_a_clear_difference_is_significant_and_a_noisy_one_is_not(tmp_path):
     clear = pairs(tmp_path / "a", {"p": [10, 11, 12, 13], "pr": [9.0, 10.1, 11.0, 12.1]})
     noisy = pairs(tmp_path / "b", {"p": [10, 11, 12, 13], "pr": [9.0, 12, 10.8, 13.2]})
     worse = pairs(tmp_path / "c", {"pr": [10, 11, 12, 13], "p": [9.0, 10.1, 11.0, 12.1]})
-    headlines = [said(summary(found, comparisons(found))) for found in (clear, noisy, worse)]
-    assert "0.95 points better (n = 4). The difference is significant (p" in headlines[0]
+    headlines = [text_of([summary(found, comparisons(found))]) for found in (clear, noisy, worse)]
+    assert "0.95 points better (n = 4). That is more than chance explains (p" in headlines[0]
     assert "points better (n = 4). The difference is not significant (p" in headlines[1]
     assert "The smallest difference detectable with 80 % power in 4 such pairs: " in headlines[1]
     assert "0.95 points worse (n = 4). The difference is significant (p" in headlines[2]
@@ -230,16 +207,13 @@ def test_many_comparisons_are_judged_more_strictly_than_one(tmp_path):
 
 def test_equal_differences_have_no_test(tmp_path):
     found = pairs(tmp_path, {"p": [10, 11, 12], "pr": [9, 10, 11]})
-    text = said(summary(found, comparisons(found)))
+    text = text_of([summary(found, comparisons(found))])
     assert "1.00 points better (n = 3). It is the same in every pair, so that there is no spread to test it by." in text
-
-
-STUDY = {"p": [2.1, 2.3], "no-length": [2.2, 2.25], "no-direction": [71.0, 75.0], "pr": [2.0, 2.4], "r": [88.0, 91.0]}
 
 
 def test_a_large_difference_is_stated_by_its_size_and_guessing_is_called_not_learning(tmp_path):
     found = pairs(tmp_path, STUDY)
-    text = said(summary(found, comparisons(found)))
+    text = text_of([summary(found, comparisons(found))])
     assert "no-direction, mlp on digits: 70.80 points worse (n = 2). Test error 73.00 % (n = 2), P's 2.20 %" in text
     assert "A difference of this size needs no test (p" in text
     assert "R did not learn under this recipe: its error is that of guessing." in text
@@ -255,43 +229,6 @@ def test_the_study_of_gradients_answers_its_question_in_the_first_sentence(tmp_p
     )
 
 
-def test_products_stand_in_the_same_order_everywhere(tmp_path):
-    made = pairs(tmp_path, STUDY)
-    order = ["p", "r", "pr", "no-length", "no-direction"]
-    assert list(made[0].counted) == order
-    assert [comparison.product for comparison in comparisons(made)] == order[1:]
-    sections = {section.title: section for section in report.sections(files.find([tmp_path]))}
-    rows = [plain(row[0]) for row in sections["mlp on digits: runs"].blocks[1].rows]
-    assert list(dict.fromkeys(rows)) == [display(product) for product in order]
-    curves = sections["mlp on digits: curves"].blocks[0]
-    assert [line.product for line in curves.panels[0].lines] == order
-
-
-def test_products_that_failed_do_not_set_the_scale_of_the_others(tmp_path):
-    (group,) = pairs(tmp_path, STUDY)
-    chart = training(group)
-    assert "no-direction may lie above it" in plain(chart.caption)
-    assert all(panel.limits is not None for panel in chart.panels)
-    assert chart.panels[0].limits[1] < 10  # of a training that ends at 2.4 %
-    (fine,) = pairs(tmp_path / "fine", {"p": [2.0], "pr": [2.5]})
-    assert all(panel.limits is None for panel in training(fine).panels)
-
-
-def test_what_is_constant_is_a_sentence_and_not_a_panel(tmp_path):
-    made_run(tmp_path / "a", "p", 0, layers=("fc1", "fc"))
-    found = {section.title: section for section in report.sections(files.find([tmp_path]))}
-    share = found["mlp on digits: direction and length of the gradients"]
-    assert not list(charts([share]))
-    assert "Constant over training in fc1, fc: share of direction is 0.90 under P." in said(share)
-
-
-def test_layers_have_their_names_on_the_axis(tmp_path):
-    made_run(tmp_path / "a", "p", 0, layers=("fc1", "fc2", "fc3", "fc"))
-    found = {section.title: section for section in report.sections(files.find([tmp_path]))}
-    depth, _ = charts([found["mlp on digits: angles"]])
-    assert depth.panels[0].names == ("fc1", "fc2", "fc3", "fc")
-
-
 def test_the_cost_leaves_out_the_first_epoch_and_what_was_resumed(tmp_path):
     made_run(tmp_path / "a", "p", 0, epochs=5)
     folder = made_run(tmp_path / "b", "pr", 0, epochs=5)
@@ -299,7 +236,7 @@ def test_the_cost_leaves_out_the_first_epoch_and_what_was_resumed(tmp_path):
     lines[0]["time"] |= {"train_seconds": 300.0, "samples_per_second": 2.0, "cpu_seconds": 300.0}  # it compiled
     lines[2]["time"]["train_seconds"] = 0.03  # it was resumed near its end
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    text = said(cost(groups(files.find([tmp_path]))))
+    text = text_of([cost(groups(files.find([tmp_path])))])
     assert "P | 4 | 2.00 | 1.00 | x86_64, cpu, 1 thread" in text
     assert "PR | 3 | 3.00 | 1.50 |" in text
 
@@ -308,7 +245,7 @@ def test_times_of_two_machines_are_not_compared(tmp_path):
     made_run(tmp_path / "a", "p", 0)
     path = made_run(tmp_path / "b", "pr", 0) / "config.json"
     path.write_text(path.read_text().replace('"threads": 1', '"threads": 8'))
-    assert "PR | 2 | 3.00 | – | x86_64, cpu, 8 threads" in said(cost(groups(files.find([tmp_path]))))
+    assert "PR | 2 | 3.00 | – | x86_64, cpu, 8 threads" in text_of([cost(groups(files.find([tmp_path])))])
 
 
 @pytest.mark.parametrize(
@@ -318,37 +255,7 @@ def test_times_of_runs_that_shared_their_core_or_did_not_record_it_are_not_compa
     for name in ("p", "pr"):
         for seed in range(2):
             made_run(tmp_path / f"{name}-{seed}", name, seed, busy=busy if (name, seed) == (product, 1) else 1.0)
-    assert f"PR | 4 | 3.00 | {ratio} | x86_64, cpu, 1 thread" in said(cost(groups(files.find([tmp_path]))))
-
-
-def test_angles_are_drawn_for_each_layer_and_for_many_only_some_and_by_depth(tmp_path):
-    layers = [f"layer{number}" for number in range(30)]
-    made_run(tmp_path / "a", "p", 0, layers=layers)
-    made_run(tmp_path / "b", "p", 1, layers=layers)
-    found = report.sections(files.find([tmp_path]))
-    (section,) = [section for section in found if section.title.endswith("angles")]
-    depth, over_training = charts([section])
-    assert depth.panels[0].lines[0].y == pytest.approx([0.3 + 0.1 * place - 0.06 + 0.005 for place in range(30)])
-    titles = [panel.title for panel in over_training.panels]
-    assert (len(titles), titles[0], titles[-1]) == (12, "layer0", "layer29")
-    assert over_training.panels[0].lines[0].y == pytest.approx([0.305, 0.285, 0.265, 0.245])
-    (shares,) = [section for section in found if "direction and length" in section.title]
-    # 0.9² of 0.3² + 0.9²
-    assert "in 30 layers, from layer0 to layer29: share of direction is 0.90 under P." in said(shares)
-
-
-def test_without_angles_there_is_no_section_on_them(tmp_path):
-    made_run(tmp_path / "a", "p", 0)
-    assert not [section for section in report.sections(files.find([tmp_path])) if "angles" in section.title]
-
-
-def test_curves_are_means_over_seeds_with_their_deviation(tmp_path):
-    pairs(tmp_path, {"p": [10, 14]}, epochs=2)
-    (section,) = [section for section in report.sections(files.find([tmp_path])) if "curves" in section.title]
-    (line,) = next(charts([section])).panels[0].lines
-    assert line.x == (1, 2)
-    assert line.y == pytest.approx([24, 12])
-    assert line.high[1] - line.y[1] == pytest.approx(statistics.stdev([10, 14]))
+    assert f"PR | 4 | 3.00 | {ratio} | x86_64, cpu, 1 thread" in text_of([cost(groups(files.find([tmp_path])))])
 
 
 def test_the_papers_averages_are_those_of_its_table():
@@ -381,85 +288,3 @@ def test_every_run_is_traceable(tmp_path):
     assert f"P | 7 | finished | 10.00 | 10.00 (epoch 3) | 7.5 s | {folder} | aaaaaaaaaa |" in text
     assert "prproduct train classifier --product p --seed 7 | x86_64, cpu, 1 thread, torch 2.13.0" in text
     assert "data fingerprint 0123456789abcdef" in text
-
-
-def test_names_of_folders_are_never_markup(tmp_path):
-    name = "<img src=x onerror=alert(1)>|`$&'\""
-    made_run(tmp_path / name / "a", "p", 0, layers=("<b>$x$</b>",))
-    report.write([tmp_path / name], tmp_path / "report.html")
-    page = (tmp_path / "report.html").read_text()
-    assert "<img" not in page
-    assert "&lt;img src=x" in page
-    assert "<b>" not in page
-
-
-def test_runs_are_found_once_and_nothing_inside_of_them(tmp_path):
-    made_run(tmp_path / "deep" / "er" / "a", "p", 0)
-    made_run(tmp_path / "deep" / "er" / "a" / "checkpoints" / "b", "p", 1)
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "config.json").write_text('{"model_type": "somebody else\'s"}')
-    found = files.find([tmp_path, tmp_path / "deep", tmp_path / "deep" / "er" / "a"])
-    assert [record.folder.name for record in found] == ["a"]
-
-
-def broken(folder, name, content):
-    made_run(folder, "p", 0, layers=("fc",))
-    (folder / name).write_text(content)
-
-
-@pytest.mark.parametrize(
-    ("make", "line"),
-    [
-        (lambda folder: None, "run: no such folder"),
-        (lambda folder: folder.mkdir(), "there is no run in it"),
-        (lambda folder: broken(folder, "config.json", '{"a": 1}'), "is not that of a run, it has no format"),
-        (lambda folder: broken(folder, "config.json", "{"), "is not JSON"),
-        (lambda folder: broken(folder, "metrics.jsonl", "x\n"), "line 1: is not a record of a run"),
-        (lambda folder: broken(folder, "metrics.jsonl", '{"event": "epoch"}\n'), "an epoch's record has no epoch"),
-        (lambda folder: broken(folder, "angles.jsonl", "x\n"), "line 1: not a record of an AngleProbe"),
-    ],
-)
-def test_what_is_no_run_is_one_line_and_writes_nothing(tmp_path, capsys, make, line):
-    make(tmp_path / "run")
-    with pytest.raises(SystemExit) as end:
-        main(["report", str(tmp_path / "run"), "-o", str(tmp_path / "report.html")])
-    assert end.value.code == 2
-    error = capsys.readouterr().err
-    assert line in error
-    assert error.count("\n") == 1
-    assert not (tmp_path / "report.html").exists()
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "line"),
-    [
-        ("format", 2, "has format 2, this version of prproduct reads 1"),
-        ("task", "painter", "its task is 'painter'; there are reports for classifier"),
-        ("config", {"seed": 0}, "is not that of a classifier's run"),
-    ],
-)
-def test_a_run_of_another_kind_is_one_line(tmp_path, capsys, key, value, line):
-    path = made_run(tmp_path / "run", "p", 0) / "config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), key: value}))
-    with pytest.raises(SystemExit):
-        main(["report", str(tmp_path / "run"), "-o", str(tmp_path / "report.html")])
-    assert line in capsys.readouterr().err
-
-
-def test_a_classifiers_report_refuses_another_task(tmp_path):
-    path = made_run(tmp_path / "run", "p", 0) / "config.json"
-    path.write_text(path.read_text().replace('"classifier"', '"captioner"'))
-    with pytest.raises(InputError, match="is a run of a captioner"):
-        report.write([tmp_path / "run"], tmp_path / "report.html")
-
-
-def test_several_tasks_share_a_page_and_their_headings_say_whose_they_are(tmp_path, monkeypatch):
-    from prproduct import reporting
-
-    made_run(tmp_path / "a", "p", 0)
-    path = made_run(tmp_path / "b", "p", 0) / "config.json"
-    path.write_text(path.read_text().replace('"classifier"', '"captioner"'))
-    monkeypatch.setitem(reporting.TASKS, "captioner", "prproduct.classification.report")
-    _, sections = reporting.content(files.find([tmp_path]))
-    titles = [section.title for section in sections if section.level == 2]
-    assert titles.count("Classifiers: summary") == titles.count("Captioners: summary") == 1

@@ -155,7 +155,7 @@ def test_runs_made_by_the_train_command_are_found_finished(capsys, tmp_path):
     assert "1 of 1 runs were finished before" in err
 
 
-def test_a_run_that_diverges_is_named_and_the_status_is_one_while_the_others_are_in_the_table(capsys, pages):
+def test_a_run_that_is_refused_is_named_and_the_status_is_one_while_the_others_are_in_the_table(capsys, pages):
     words = ["gradients", *TINY, "--seeds", "1", "-o", "study", "--quiet"]
     assert typed(capsys, *words, "--product", "p")[0] == 0
     broken = Path("study/digits/mlp-2-8/pr/seed-0")

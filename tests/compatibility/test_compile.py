@@ -32,9 +32,8 @@ def graphs() -> int:
     return counters["stats"]["unique_graphs"]
 
 
-@pytest.mark.parametrize("product", ["pr", "r"])
-def test_one_graph_gives_eagers_outputs_and_gradients(product):
-    model, x = small(product), images()
+def test_one_graph_gives_eagers_outputs_and_gradients():
+    model, x = small(), images()
     expected, expected_gradients = step(model, x)
     output, got = step(torch.compile(model, fullgraph=True, backend="aot_eager"), x)
     torch.testing.assert_close(output, expected)
@@ -51,12 +50,6 @@ def test_inductors_code_gives_eagers_gradients_for_every_batch_size():
         torch.testing.assert_close(output, expected)
         assert_same(got, expected_gradients, 1e-4)
     assert graphs() == 1
-
-
-def test_gradients_in_a_compiled_model_are_not_the_inner_products():
-    compiled = torch.compile(tiny(), backend="aot_eager", fullgraph=True)
-    native = torch.compile(tiny(None), backend="aot_eager", fullgraph=True)
-    assert differ(step(compiled, images())[1], step(native, images())[1])
 
 
 def test_a_schedule_of_the_power_compiles_once():

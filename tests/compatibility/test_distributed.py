@@ -5,6 +5,6 @@ import torch.multiprocessing
 import workers
 
 
-@pytest.mark.parametrize("work", ["data_parallel", "fully_sharded"])
-def test_two_processes_compute_the_gradients_of_one(work, tmp_path):
-    torch.multiprocessing.spawn(workers.run, (str(tmp_path / "rendezvous"), work), nprocs=workers.PROCESSES)
+@pytest.mark.slow
+def test_two_processes_compute_the_gradients_of_one_under_ddp_and_fsdp(tmp_path):
+    torch.multiprocessing.spawn(workers.run, (str(tmp_path / "rendezvous"),), nprocs=workers.PROCESSES)

@@ -2,10 +2,12 @@ from pathlib import Path
 
 import nbclient
 import nbformat
+import pytest
 
 NOTEBOOK = Path(__file__).parents[2] / "examples" / "idea.ipynb"
 
 
+@pytest.mark.slow
 def test_the_notebook_runs_and_draws_three_pictures(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # of its kernel: two test workers share the cores
     notebook = nbformat.read(NOTEBOOK, as_version=4)

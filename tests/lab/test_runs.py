@@ -69,11 +69,20 @@ def test_a_folder_of_something_else_is_refused(tmp_path):
     assert os.listdir(tmp_path) == ["thesis.tex"]
 
 
-@pytest.mark.parametrize("broken", [b"", b"{", b"[]", b'{"format": 2}', b"\xff"])
-def test_a_broken_configuration_is_named_and_refused(tmp_path, broken):
+@pytest.mark.parametrize(
+    ("broken", "line"),
+    [
+        (b"", r"a/config\.json: "),
+        (b"{", r"a/config\.json: "),
+        (b"[]", r"a/config\.json: "),
+        (b"\xff", r"a/config\.json: "),
+        (b'{"format": 2}', "a: belongs to another configuration"),
+    ],
+)
+def test_a_broken_configuration_is_named_and_refused(tmp_path, broken, line):
     opened(tmp_path / "a").close()
     (tmp_path / "a" / "config.json").write_bytes(broken)
-    with pytest.raises(InputError, match="a") as refused:
+    with pytest.raises(InputError, match=line) as refused:
         opened(tmp_path / "a", resume=True)
     assert "\n" not in str(refused.value)
     assert (tmp_path / "a" / "config.json").read_bytes() == broken

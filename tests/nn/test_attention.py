@@ -8,20 +8,13 @@ import warnings
 
 import pytest
 import torch
-from compare import NATIVE_FORWARD, PRODUCTS, assert_close
+from compare import NATIVE_FORWARD, PRODUCTS, Through, assert_close
 from torch import nn
 
 import prproduct as pr
 from prproduct import reference
-from prproduct.products import P
 
 pytestmark = pytest.mark.usefixtures("device")
-
-
-class Through(P):
-    """The gains of p, but not p itself: takes our own path where p takes torch's."""
-
-    name = "through"
 
 
 def build(product="pr", **options) -> tuple[nn.MultiheadAttention, pr.nn.MultiheadAttention]:
@@ -58,14 +51,17 @@ def masks(kind: str | None, target: int, source: int, batch: int) -> torch.Tenso
 
 
 OPTIONS = [{}, {"bias": False}, {"add_bias_kv": True}, {"add_zero_attn": True}, {"kdim": 6, "vdim": 5}]
+SOURCES = [
+    (source, options)
+    for source in ("self", "memory", "three")
+    for options in OPTIONS
+    if source != "self" or "kdim" not in options  # self-attention knows one size only
+]
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize(("source", "options"), SOURCES, ids=str)
 @pytest.mark.parametrize("batch_first", [True, False])
-@pytest.mark.parametrize("source", ["self", "memory", "three"])
-def test_every_option_gives_torchs_output_and_with_ps_gains_torchs_gradients(options, batch_first, source):
-    if source == "self" and "kdim" in options:
-        options = {}  # self-attention knows one size only
+def test_every_option_gives_torchs_output_and_with_ps_gains_torchs_gradients(source, options, batch_first):
     native, ours = build(Through(), batch_first=batch_first, **options)
     query = torch.randn(3, 4, 8).double()
     key, value = query, query
@@ -78,19 +74,18 @@ def test_every_option_gives_torchs_output_and_with_ps_gains_torchs_gradients(opt
     batched = [moved[id(t)] for t in (query, key, value)]
     single = [t[0] for t in (query, key, value)] if source != "self" else [query[0]] * 3
     kinds = itertools.product((None, "pad", "pad float"), (None, "two", "two float", "three", "three float"))
-    for padding, attention in kinds:
-        for need_weights, average in ((True, True), (True, False), (False, True)):
-            for inputs, batch in ((batched, 3), (single, 1)):
-                pad, mask = masks(padding, 4, length, batch), masks(attention, 4, length, batch)
-                arguments = {
-                    "key_padding_mask": pad if pad is None or batch == 3 else pad[0],
-                    "attn_mask": mask,
-                    "need_weights": need_weights,
-                    "average_attn_weights": average,
-                }
-                with warnings.catch_warnings(action="ignore"):  # torch dislikes a bool beside a float mask
-                    expected = run(native, *inputs, **arguments)
-                assert_close(run(ours, *inputs, **arguments), expected, 1e-11)
+    calls = [(batched, 3, True, True), (batched, 3, False, True), (single, 1, True, False)]
+    for (padding, attention), (inputs, batch, need_weights, average) in itertools.product(kinds, calls):
+        pad, mask = masks(padding, 4, length, batch), masks(attention, 4, length, batch)
+        arguments = {
+            "key_padding_mask": pad if pad is None or batch == 3 else pad[0],
+            "attn_mask": mask,
+            "need_weights": need_weights,
+            "average_attn_weights": average,
+        }
+        with warnings.catch_warnings(action="ignore"):  # torch dislikes a bool beside a float mask
+            expected = run(native, *inputs, **arguments)
+        assert_close(run(ours, *inputs, **arguments), expected, 1e-11)
 
 
 @pytest.mark.parametrize("batch_first", [True, False])

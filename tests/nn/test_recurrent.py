@@ -5,18 +5,17 @@ import pickle
 
 import pytest
 import torch
-from compare import NATIVE_FORWARD, PRODUCTS, assert_close, relative_error
-from torch import Tensor, nn
-from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+from compare import NATIVE_FORWARD, PRODUCTS, Through, assert_close, relative_error
+from recurrent_twins import KINDS, build, first_state, run, sequence, tensors
+from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import prproduct as pr
 from prproduct import reference
 from prproduct.ops.recurrence import Recurrence
-from prproduct.products import P
 
 pytestmark = pytest.mark.usefixtures("device")
 
-KINDS = ["LSTM", "GRU", "RNN"]
 OPTIONS = [
     {},
     {"bias": False},
@@ -24,49 +23,6 @@ OPTIONS = [
     {"num_layers": 3, "batch_first": True},
     {"bidirectional": True, "batch_first": True, "bias": False},
 ]
-
-
-class Through(P):
-    """The gains of p, but not p itself: takes our own path where p takes torch's."""
-
-    name = "through"
-
-
-def build(kind: str, product="pr", **options) -> tuple[nn.Module, nn.Module]:
-    """Torch's layer and ours, from the same seed, in float64."""
-    layers = []
-    for library, extra in ((nn, {}), (pr.nn, {"product": product})):
-        torch.manual_seed(5)
-        layers.append(getattr(library, kind)(3, 4, **options, **extra).double())
-    return layers[0], layers[1]
-
-
-def tensors(output) -> list[Tensor]:
-    if isinstance(output, Tensor):
-        return [output]
-    if isinstance(output, PackedSequence):
-        return [output.data]
-    return [t for part in output for t in tensors(part)]
-
-
-def run(layer, x: Tensor, state=None, wrap=lambda x: x) -> list[Tensor]:
-    """Outputs, and the gradients of input, states and parameters for a fixed gradient of all outputs."""
-    x = x.detach().clone().requires_grad_()
-    states = [s.detach().clone().requires_grad_() for s in tensors(() if state is None else state)]
-    hx = None if state is None else tuple(states) if isinstance(state, tuple) else states[0]
-    outputs = tensors(layer(wrap(x), hx))
-    loss = sum((t * torch.linspace(-1, 2, t.numel(), dtype=t.dtype).view(t.shape)).sum() for t in outputs)
-    return [*outputs, *torch.autograd.grad(loss, [x, *states, *layer.parameters()])]
-
-
-def first_state(layer: nn.Module, batch: tuple[int, ...]):
-    count = layer.num_layers * (2 if layer.bidirectional else 1)
-    hidden = torch.randn(count, *batch, layer.proj_size or layer.hidden_size).double()
-    return (hidden, torch.randn(count, *batch, layer.hidden_size).double()) if layer.mode == "LSTM" else hidden
-
-
-def sequence(options: dict, times: int = 5, batch: int = 3) -> Tensor:
-    return torch.randn((batch, times, 3) if options.get("batch_first") else (times, batch, 3)).double()
 
 
 def literal_lstm(x, state, w_ih, w_hh, b_ih, b_hh, product):
@@ -285,131 +241,6 @@ def test_relu_rnns():
     assert_close(run(ours, x[0]), run(native, x[0]), 1e-12)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_writing_into_the_output_changes_no_gradient(kind):
-    _, ours = build(kind)
-    x = sequence({})
-    outputs = []
-    for change in (lambda y: y.mul_(2.0).relu_(), lambda y: (y * 2.0).relu()):
-        ours.zero_grad()
-        change(ours(x)[0]).sum().backward()
-        outputs.append([p.grad.clone() for p in ours.parameters()])
-    assert_close(*outputs, 1e-14)
-
-
-def second_order(layer: nn.Module, x: Tensor, *values: Tensor) -> tuple[Tensor, ...]:
-    """The gradients of a loss, with their own graph."""
-    names = dict(zip(dict(layer.named_parameters()), values, strict=True))
-    output, _ = torch.func.functional_call(layer, names, (x,))
-    return torch.autograd.grad(output.square().sum(), (x, *values), create_graph=True)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_double_backward_is_the_derivative_of_the_gradient(kind):
-    """Of p's; under pr the states themselves pass changed gradients on, so that no finite difference can agree."""
-    _, ours = build(kind, Through())
-    tensors = [torch.randn(3, 2, 3).double(), *(p.detach().clone() for p in ours.parameters())]
-    assert torch.autograd.gradcheck(
-        lambda *t: second_order(ours, *t), [t.requires_grad_() for t in tensors], fast_mode=True
-    )
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_double_backward_of_the_closed_form_equals_autograd_step_by_step(kind, monkeypatch):
-    _, ours = build(kind, "pr", num_layers=2)
-    tensors = [torch.randn(3, 2, 3).double(), *(p.detach().clone() for p in ours.parameters())]
-    results = []
-    for call in (Recurrence.__call__, Recurrence.unrolled):
-        monkeypatch.setattr(Recurrence, "__call__", call)
-        leaves = [t.clone().requires_grad_() for t in tensors]
-        first = second_order(ours, *leaves)
-        results.append([*first, *torch.autograd.grad(sum(g.square().sum() for g in first), leaves)])
-    assert_close(*results, 1e-11)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_frozen_weights_and_data(kind):
-    _, ours = build(kind)
-    x = sequence({}).requires_grad_()
-    ours(x)[0].sum().backward()
-    whole = x.grad.clone()
-    ours.requires_grad_(False)
-    x.grad = None
-    ours(x)[0].sum().backward()
-    assert_close([x.grad], [whole], 1e-14)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_layers_and_cells_train_under_autocast(kind):
-    ours, cell = getattr(pr.nn, kind)(32, 32, num_layers=2), getattr(pr.nn, f"{kind}Cell")(32, 32)
-    x = torch.randn(6, 8, 32)
-    exact = run(ours, x)
-    with torch.autocast(torch.get_default_device().type, dtype=torch.bfloat16):
-        half = run(ours, x)
-        of_cell = run(cell, x[0])
-    assert half[0].dtype == torch.bfloat16
-    assert half[-1].dtype == torch.float32
-    for got, expected in zip(half, exact, strict=True):
-        assert (got.float() - expected).norm() < 0.1 * expected.norm()
-    assert all(t.isfinite().all() for t in of_cell)
-
-
-@pytest.mark.parametrize("product", ["pr", "r"])
-@pytest.mark.parametrize("kind", KINDS)
-def test_cells_work_under_torch_func_and_compile(kind, product):
-    _, cell = build(f"{kind}Cell", product)
-    parameters = {name: p.detach() for name, p in cell.named_parameters()}
-
-    def loss(parameters, x):
-        return sum(t.square().sum() for t in tensors(torch.func.functional_call(cell, parameters, (x,))))
-
-    x = torch.randn(4, 3).double()
-    per_sample = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0))(parameters, x)
-    whole = torch.func.grad(loss)(parameters, x)
-    assert_close([g.sum(0) for g in per_sample.values()], list(whole.values()), 1e-12)
-    torch._dynamo.reset()
-    compiled = torch.compile(copy.deepcopy(cell), fullgraph=True, backend="aot_eager")
-    assert_close(run(compiled, x), run(cell, x), 1e-12)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_layers_work_under_torch_func_and_compile(kind):
-    _, layer = build(kind)
-    parameters = {name: p.detach() for name, p in layer.named_parameters()}
-
-    def loss(parameters, x):
-        return torch.func.functional_call(layer, parameters, (x,))[0].square().sum()
-
-    x = sequence({})
-    got = torch.func.grad(loss)(parameters, x)
-    loss(dict(layer.named_parameters()), x).backward()
-    assert_close(list(got.values()), [p.grad for p in layer.parameters()], 1e-12)
-    torch._dynamo.reset()
-    # Not fullgraph: torch.compile steps out of its graph for every RNN, torch's own too.
-    compiled = torch.compile(copy.deepcopy(layer), backend="aot_eager")
-    assert_close(run(compiled, x), run(layer, x), 1e-12)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_saved_memory_grows_with_the_steps_and_stays_near_torchs(kind):
-    def saved(layer: nn.Module, times: int) -> int:
-        known = {p.untyped_storage().data_ptr() for p in layer.parameters()}
-        storages = {}
-
-        def pack(t):
-            storages[t.untyped_storage().data_ptr()] = t.untyped_storage().nbytes()
-            return t
-
-        with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
-            layer(torch.randn(times, 8, 32, requires_grad=True))
-        return sum(size for pointer, size in storages.items() if pointer not in known)
-
-    native, ours = getattr(nn, kind)(32, 32), getattr(pr.nn, kind)(32, 32)
-    if kind != "RNN":  # which natively keeps nothing but its outputs
-        assert saved(ours, 17) <= 1.3 * saved(native, 17)
-    assert saved(ours, 200) <= 11 * saved(ours, 20)
-
-
 BAD = [
     ("LSTM", torch.ones(5, 3, 7), None),
     ("LSTM", torch.ones(5), None),
@@ -442,39 +273,6 @@ def test_bad_input_gets_torchs_own_error(kind, x, state, product):
     assert str(got.value) == str(expected.value)
 
 
-@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
-def test_checkpointing_and_hooks_unpack_each_tensor_once(kind):
-    layer, x = getattr(pr.nn, kind)(3, 4), torch.randn(5, 2, 3, requires_grad=True)
-    expected = torch.autograd.grad(layer(x)[0].square().sum(), (x, *layer.parameters()))
-    output = torch.utils.checkpoint.checkpoint(layer, x, use_reentrant=False)[0]
-    got = torch.autograd.grad(output.square().sum(), (x, *layer.parameters()))
-    assert all(torch.equal(one, other) for one, other in zip(got, expected, strict=True))
-    unpacked = []
-    with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: unpacked.append(id(t)) or t):
-        output = layer(x)[0]
-    output.sum().backward()
-    assert len(unpacked) == len(set(unpacked))
-
-
-@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
-def test_saved_tensors_may_come_back_in_another_layout(kind):
-    layer, x = getattr(pr.nn, kind)(3, 4), torch.randn(5, 2, 3, requires_grad=True)
-    expected = torch.autograd.grad(layer(x)[0].square().sum(), (x, *layer.parameters()))
-    with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t.t().contiguous().t() if t.dim() == 2 else t):
-        output = layer(x)[0]
-    got = torch.autograd.grad(output.square().sum(), (x, *layer.parameters()))
-    assert all(relative_error(one, other) <= 1e-5 for one, other in zip(got, expected, strict=True))
-
-
-@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
-def test_vectorized_jacobians(kind):
-    layer = getattr(pr.nn, kind)(3, 4).double()
-    x = torch.randn(2, 2, 3, dtype=torch.float64)
-    jacobian = torch.autograd.functional.jacobian
-    expected = jacobian(lambda x: layer(x)[0], x)
-    assert relative_error(jacobian(lambda x: layer(x)[0], x, vectorize=True), expected) <= 1e-12
-
-
 @pytest.mark.parametrize("product", ["r", "pr"])
 def test_unbatched_cells_without_gradients(product):
     cell = pr.nn.LSTMCell(3, 4, product=product)
@@ -486,15 +284,6 @@ def test_unbatched_cells_without_gradients(product):
     assert relative_error(c, expected[1][0]) <= 1e-6
 
 
-def test_second_order_gradients_under_autocast_stay_in_the_dtype_of_forward():
-    layer, x = pr.nn.LSTM(3, 4), torch.randn(5, 2, 3, requires_grad=True)
-    output = layer(x)[0]
-    expected = torch.autograd.grad(output.square().sum(), x, retain_graph=True)[0]
-    with torch.autocast(torch.get_default_device().type, torch.bfloat16):
-        got = torch.autograd.grad(output.square().sum(), x, create_graph=True)[0]
-    assert relative_error(got, expected) <= 1e-5
-
-
 @pytest.mark.parametrize(("rows", "sizes"), [(3001, [1, 3000]), (4, [2000] * 6), (10, [2, 2])], ids=str)
 def test_batch_sizes_that_do_not_fit_are_refused(rows, sizes):
     packed = torch.nn.utils.rnn.PackedSequence(torch.randn(rows, 5), torch.tensor(sizes))
@@ -502,7 +291,7 @@ def test_batch_sizes_that_do_not_fit_are_refused(rows, sizes):
         pr.nn.LSTM(5, 64)(packed)
 
 
-@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", ["weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0"])
 def test_parameters_of_other_shapes_are_refused(kind, name):
     layer = getattr(pr.nn, kind)(5, 64)

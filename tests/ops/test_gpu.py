@@ -149,7 +149,7 @@ def test_tensors_of_a_device_that_is_not_the_current_one(product, cuda):
     assert all(torch.equal(a, b) for a, b in zip(*grads, strict=True))
 
 
-def test_torch_compile_gives_eagers_gradients():
+def test_torch_compile_gives_eagers_gradients(cuda):
     net, x = model(), torch.randn(16, 3, 6, 6)
     expected = [grad.clone() for grad in step(net, x)]
     torch.compiler.reset()

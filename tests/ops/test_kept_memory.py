@@ -134,6 +134,7 @@ print(steps(5000) - first)
 """
 
 
+@pytest.mark.slow
 def test_the_resident_memory_is_flat_over_5000_steps():
     result = subprocess.run([sys.executable, "-c", RESIDENT], capture_output=True, text=True, check=True)
     grown = int(result.stdout) * (1 if sys.platform == "darwin" else 1024)

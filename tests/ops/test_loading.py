@@ -38,15 +38,22 @@ def test_the_library_is_there():
     assert run(STEP) == "C++ kernels |"
 
 
-@pytest.mark.parametrize("broken", ["missing", "empty", "text", "truncated", "another library"])
-def test_a_library_that_cannot_be_used_is_said_once_and_plain_torch_serves(broken, tmp_path):
+@pytest.mark.parametrize("broken", ["missing", "empty", "text", "truncated"])
+def test_a_library_that_cannot_be_loaded_is_refused_with_one_warning(broken, tmp_path, monkeypatch):
     path = tmp_path / "_C.abi3.so"
     (built,) = (ROOT / "prproduct").glob("_C*.so")
     content = {"empty": b"", "text": b"no library", "truncated": built.read_bytes()[:100]}
     if broken in content:
         path.write_bytes(content[broken])
-    if broken == "another library":
-        path.symlink_to(next(Path("/").glob(f"lib/*/{ctypes.util.find_library('m')}")))
+    monkeypatch.setenv("PRPRODUCT_LIBRARY", str(path))
+    with pytest.warns(UserWarning, match=r"C\+\+ kernels cannot be used \(.*_C\.abi3\.so") as warned:
+        assert not native.library.__wrapped__()
+    assert len(warned) == 1
+
+
+def test_where_the_library_is_another_one_a_warning_comes_once_and_plain_torch_serves(tmp_path):
+    path = tmp_path / "_C.abi3.so"
+    path.symlink_to(next(Path("/").glob(f"lib/*/{ctypes.util.find_library('m')}")))
     said = run(STEP, PRPRODUCT_LIBRARY=str(path))
     assert said.startswith("plain torch | prproduct's C++ kernels cannot be used (")
     assert said.count("cannot be used") == 1
@@ -82,6 +89,7 @@ def wheel(tmp_path, **environment):
     return built, tmp_path / "unpacked"
 
 
+@pytest.mark.slow
 def test_one_wheel_serves_every_python_from_3_11_on(tmp_path):
     built, unpacked = wheel(tmp_path, PRPRODUCT_BUILD="debug")  # a third of the time of a release build
     assert "-cp311-abi3-" in built.name
@@ -90,6 +98,7 @@ def test_one_wheel_serves_every_python_from_3_11_on(tmp_path):
     assert run(code) == "C++ kernels |"
 
 
+@pytest.mark.slow
 def test_without_a_compiler_the_package_installs_and_says_what_is_missing(tmp_path):
     _, unpacked = wheel(tmp_path, CC="no-such-compiler", CXX="no-such-compiler")
     assert not list((unpacked / "prproduct").glob("_C*"))

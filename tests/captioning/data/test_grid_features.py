@@ -1,14 +1,11 @@
-"""Pictures to features: what is found, what is refused, and that a stop at any moment loses nothing."""
+"""Pictures to a file of features: what is written, what is refused, and that a stop at any moment loses nothing."""
 
 import io
-import json
 import os
 import signal
 import subprocess
 import sys
 import time
-import types
-import zipfile
 from pathlib import Path
 
 import h5py
@@ -16,41 +13,14 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch import nn
+from small_pictures import content, small_encoder
 
 from prproduct import cli
-from prproduct.captioning import encoder as encoders
 from prproduct.captioning.data import commands, features, grids, pictures, prepared
 from prproduct.captioning.data.prepared import Described
 from prproduct.captioning.data.vocabulary import Vocabulary
 from prproduct.captioning.encoder import Encoder
 from prproduct.lab.errors import InputError
-
-
-def small_encoder(seed=0, size=16):
-    torch.manual_seed(seed)
-    network = nn.Sequential(nn.Conv2d(3, 5, 4, stride=4), nn.ReLU())
-    return Encoder("small", size, (127.0,) * 3, (128.0,) * 3, network, network)
-
-
-def picture(number=0, size=(24, 20)):
-    pixels = np.random.default_rng(number).integers(0, 256, (size[1], size[0], 3), np.uint8)
-    return Image.fromarray(pixels)
-
-
-def content(number=0, form="PNG", **how):
-    file = io.BytesIO()
-    picture(number).save(file, form, **how)
-    return file.getvalue()
-
-
-@pytest.fixture
-def folder(tmp_path):
-    """Ten pictures."""
-    (tmp_path / "pictures").mkdir()
-    for number in range(10):
-        (tmp_path / "pictures" / f"{number}.png").write_bytes(content(number))
-    return tmp_path / "pictures"
 
 
 def run(*words):
@@ -62,193 +32,6 @@ def run(*words):
 def contents(path):
     with h5py.File(path) as file:
         return {name: file[name][()].tobytes() for name in file}, dict(file.attrs)
-
-
-# pictures
-
-
-def test_files_folders_and_archives_are_found_with_the_ids_of_their_names(tmp_path, folder):
-    (folder / "deep").mkdir()
-    (folder / "deep" / "COCO_val2014_000000391895.JPG").write_bytes(content(form="JPEG"))
-    (folder / "notes.txt").write_text("no picture")
-    (folder / ".hidden.png").write_bytes(content())
-    with zipfile.ZipFile(tmp_path / "more.zip", "w") as archive:
-        archive.writestr("images/1000268201_693b08cb0e.jpg", content(form="JPEG"))
-        archive.writestr("__MACOSX/._1000268201_693b08cb0e.jpg", b"")
-        archive.writestr("readme.md", "no picture")
-    (tmp_path / "named.dat").write_bytes(content())
-    found = pictures.find([folder, tmp_path / "more.zip", tmp_path / "named.dat"])
-    assert {p.id for p in found} == {*range(10), 391895, "1000268201_693b08cb0e", "named"}
-
-
-@pytest.mark.parametrize("name", ["nowhere", "nowhere.zip", "empty", "broken.zip"])
-def test_a_place_without_pictures_is_named(tmp_path, name):
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "broken.zip").write_bytes(b"PK no archive")
-    with pytest.raises(InputError, match=name):
-        pictures.find([tmp_path / name])
-
-
-def test_two_pictures_of_one_image_are_refused(folder):
-    (folder / "003.jpg").write_bytes(content(form="JPEG"))
-    with pytest.raises(InputError, match=r"003\.jpg and .*3\.png are of the same image, 3"):
-        pictures.find([folder])
-
-
-def test_a_picture_is_turned_as_the_camera_was_held_and_transparency_is_white(tmp_path):
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    turned = pictures.open_picture(io.BytesIO(content(form="JPEG", exif=exif)))
-    assert turned.size == (20, 24)
-    clear = io.BytesIO()
-    Image.new("RGBA", (9, 9), (200, 0, 0, 0)).save(clear, "PNG")
-    assert pictures.open_picture(clear).getpixel((4, 4)) == (255, 255, 255)
-
-
-@pytest.mark.parametrize("mode", ["1", "L", "P", "LA", "CMYK"])
-def test_every_kind_of_pixel_becomes_rgb(mode):
-    file = io.BytesIO()
-    picture().convert(mode).save(file, "TIFF")
-    read = pictures.open_picture(file)
-    assert read.mode == "RGB"
-    expected = picture().convert(mode).convert("RGBA").convert("RGB") if mode == "LA" else picture().convert(mode)
-    assert np.array_equal(np.asarray(read), np.asarray(expected.convert("RGB")))
-
-
-@pytest.mark.parametrize("form", ["PNG", "TIFF"])
-def test_sixteen_bits_a_pixel_are_not_all_white(form):
-    file = io.BytesIO()
-    Image.fromarray(np.linspace(0, 65535, 400).astype(np.uint16).reshape(20, 20)).save(file, form)
-    values = np.asarray(pictures.open_picture(file))[..., 0].ravel()
-    assert np.abs(values - np.linspace(0, 255, 400)).max() < 1.01
-
-
-def test_pixels_of_floating_point_are_refused():
-    file = io.BytesIO()
-    Image.new("F", (20, 20), 0.5).save(file, "TIFF")
-    with pytest.raises(pictures.UnreadableError, match="floating point"):
-        pictures.open_picture(file)
-
-
-# encoders
-
-
-def test_the_embedded_encoder_gives_a_grid_row_by_row_and_is_always_the_same():
-    encoder = encoders.load()
-    black, half = Image.new("RGB", (300, 200)), Image.new("RGB", (300, 200))
-    half.paste(picture(1, (300, 40)), (0, 160))  # the lowest fifth
-    both = encoder([black, half])
-    assert both.shape == (2, 49, 1280)
-    assert both.dtype == np.float32
-    assert both.min() >= 0
-    assert both.max() <= 6
-    changed = np.abs(both[1] - both[0]).sum(1).reshape(7, 7).sum(1)  # by rows of the grid
-    assert changed[6] > 5 * changed[0]
-    assert np.allclose(encoder([half])[0], both[1], atol=1e-4)
-    assert encoder.fingerprint == encoders.load().fingerprint
-
-
-def test_another_weight_or_size_is_another_fingerprint():
-    assert len({small_encoder().fingerprint, small_encoder(1).fingerprint, small_encoder(size=24).fingerprint}) == 3
-
-
-class Net(nn.Module):
-    """A stand-in for a network of a library."""
-
-    def __init__(self):
-        super().__init__()
-        self.body = nn.Sequential(nn.Conv2d(3, 4, 3, stride=2), nn.BatchNorm2d(4), nn.ReLU())
-        self.head = nn.Linear(4, 2)
-
-    def forward_features(self, x):
-        return self.body(x)
-
-    def forward(self, x):
-        return self.head(nn.functional.adaptive_avg_pool2d(self.forward_features(x), 1).flatten(1))
-
-
-def stand_in_for_timm(monkeypatch, network):
-    data = types.SimpleNamespace(
-        resolve_model_data_config=lambda model: {
-            "input_size": (3, 32, 32),
-            "mean": (0.5, 0.4, 0.3),
-            "std": (0.2, 0.2, 0.2),
-        }
-    )
-    module = types.ModuleType("timm")
-    module.__dict__.update(
-        data=data, is_model=lambda name: name == "net", create_model=lambda name, pretrained: network, __version__="1"
-    )
-    monkeypatch.setitem(sys.modules, "timm", module)
-
-
-def test_a_network_of_timm_gives_its_last_map_with_its_own_normalisation(monkeypatch):
-    network = Net().eval()
-    stand_in_for_timm(monkeypatch, network)
-    encoder = encoders.load("timm:net")
-    gray = Image.new("RGB", (50, 40), (255, 0, 51))
-    pixels = torch.tensor([(1 - 0.5) / 0.2, -0.4 / 0.2, (0.2 - 0.3) / 0.2]).reshape(1, 3, 1, 1).expand(1, 3, 32, 32)
-    expected = network.body(pixels).flatten(2).transpose(1, 2)
-    assert np.allclose(encoder([gray]), expected.detach().numpy(), atol=1e-5)
-    assert encoder([gray]).shape == (1, 15 * 15, 4)
-    with pytest.raises(InputError, match="'timm:other' is not known to timm"):
-        encoders.load("timm:other")
-
-
-class Tokens(nn.Module):
-    """A transformer: its features are a list of tokens."""
-
-    def __init__(self):
-        super().__init__()
-        self.patches, self.block = nn.Conv2d(3, 4, 8, stride=8), nn.Linear(4, 4)
-
-    def forward_features(self, x):
-        return self.block(self.patches(x).flatten(2).transpose(1, 2))
-
-    def forward(self, x):
-        return self.forward_features(x).mean(1)
-
-
-def test_a_transformer_of_timm_is_refused(monkeypatch):
-    stand_in_for_timm(monkeypatch, Tokens())
-    with pytest.raises(InputError, match="choose a convolutional network"):
-        encoders.load("timm:net")
-
-
-def stand_in_for_torchvision(monkeypatch, network):
-    class Weights:
-        class DEFAULT:
-            @staticmethod
-            def transforms():
-                return types.SimpleNamespace(crop_size=[32], mean=[0.5, 0.4, 0.3], std=[0.2, 0.2, 0.2])
-
-    models = types.SimpleNamespace(
-        list_models=lambda: ["net"],
-        get_model_weights=lambda name: Weights,
-        get_model=lambda name, weights: network,
-    )
-    module = types.ModuleType("torchvision")
-    module.__dict__.update(models=models)
-    monkeypatch.setitem(sys.modules, "torchvision", module)
-
-
-def test_a_network_of_torchvision_gives_the_map_before_pooling_and_a_transformer_is_refused(monkeypatch):
-    network = Net().eval()
-    stand_in_for_torchvision(monkeypatch, network)
-    encoder = encoders.load("torchvision:net")
-    black = Image.new("RGB", (50, 40))
-    pixels = torch.tensor([-0.5 / 0.2, -0.4 / 0.2, -0.3 / 0.2]).reshape(1, 3, 1, 1).expand(1, 3, 32, 32)
-    expected = network.body(pixels).flatten(2).transpose(1, 2)
-    assert np.allclose(encoder([black]), expected.detach().numpy(), atol=1e-5)
-    stand_in_for_torchvision(monkeypatch, Tokens())
-    with pytest.raises(InputError, match="choose a convolutional network"):
-        encoders.load("torchvision:net")
-
-
-def test_a_library_that_is_not_there_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "timm", None)
-    with pytest.raises(InputError, match="needs timm: pip install timm"):
-        encoders.load("timm:resnet50")
 
 
 # the file
@@ -291,7 +74,7 @@ def test_a_killed_process_leaves_whole_parts_that_are_gone_on_with(tmp_path, fol
     script.write_text(
         f"import sys; sys.path[:0] = {[str(Path(__file__).parent)]}\n"
         "import time\nfrom pathlib import Path\n"
-        "from test_grid_features import grids, pictures, small_encoder\n"
+        "from prproduct.captioning.data import grids, pictures\nfrom small_pictures import small_encoder\n"
         "grids.BATCH, grids.PART = 1, 2\n"
         f"found = pictures.find([Path({str(folder)!r})])\n"
         "wait = lambda finished: time.sleep(600 * (finished == 5))\n"
@@ -427,23 +210,3 @@ def _interrupt(batches, output):
     if next(batches) == 1:
         signal.raise_signal(signal.SIGINT)
     return output
-
-
-DATA = Path(os.environ["PRPRODUCT_DATA"]) / "flickr8k" if "PRPRODUCT_DATA" in os.environ else None
-
-
-@pytest.mark.skipif(DATA is None or not DATA.exists(), reason="PRPRODUCT_DATA names no folder with flickr8k/")
-def test_the_embedded_encoder_tells_dogs_from_other_pictures():
-    """Its ImageNet classes 151 to 268 are dogs."""
-    listed = json.loads((DATA / "dataset_flickr8k.json").read_text())["images"]
-    dogs = {i["filename"]: sum("dog" in s["tokens"] for s in i["sentences"]) for i in listed}
-    chosen = [[name for name, said in dogs.items() if said == times][:8] for times in (5, 0)]
-    encoder = encoders.load()
-    shares = []
-    with pictures.Reader() as reader:
-        for names in chosen:
-            read = [reader.read(pictures.Picture(0, DATA / "images.zip", name)) for name in names]
-            vectors = torch.from_numpy(encoder(read)).mean(1)
-            shares.append(encoder.network._fc(vectors).softmax(1)[:, 151:269].sum(1).mean().item())
-    assert shares[0] > 0.6
-    assert shares[1] < 0.15

@@ -1,0 +1,38 @@
+"""`prproduct caption` as a function, and runs whose captions are known: all red, all green, all blue."""
+
+import pytest
+from painted_pictures import CONFIG, prepare, tiny
+from small_dataset import run
+
+from prproduct import cli
+from prproduct.captioning import encoder
+from prproduct.captioning.configuration import CaptionerConfig
+
+
+@pytest.fixture
+def tiny_encoders(monkeypatch):
+    """Networks of timm are the tiny encoder."""
+    monkeypatch.setitem(encoder.LIBRARIES, "timm", tiny)
+
+
+@pytest.fixture(scope="session")
+def lab(tmp_path_factory):
+    """A folder with pictures, captions, features and a run of each of two products."""
+    folder = tmp_path_factory.mktemp("lab")
+    what = prepare(folder)
+    for product in ("p", "pr"):
+        run(CaptionerConfig(**{**vars(CONFIG), "product": product}), folder / product, what)
+    return folder
+
+
+@pytest.fixture
+def caption(capsys):
+    """Calls the command: exit status, lines of stdout, lines of stderr."""
+
+    def call(*words):
+        with pytest.raises(SystemExit) as end:
+            cli.main(["caption", *map(str, words)])
+        said = capsys.readouterr()
+        return end.value.code, said.out.splitlines(), said.err.splitlines()
+
+    return call

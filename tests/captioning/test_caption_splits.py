@@ -1,0 +1,123 @@
+"""Captions for whole splits: the server's format, what does not fit a run, and the way to scores and a report."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from painted_pictures import COLOURS, paint, tiny
+
+from prproduct import cli
+from prproduct.captioning.data import grids, pictures, prepared
+from prproduct.captioning.data.prepared import Described
+from prproduct.captioning.data.vocabulary import build
+from prproduct.captioning.use.command import targets_of
+from prproduct.lab.errors import InputError
+
+pytestmark = pytest.mark.usefixtures("tiny_encoders")
+
+
+def test_a_split_is_written_as_the_server_wants_it(lab, caption, tmp_path):
+    common = ("--split", "test", "--captions", lab / "captions", "--features", lab / "f.h5")
+    status, out, _ = caption("--run", lab / "pr", *common, "-o", tmp_path / "captions_test_results.json")
+    files = (lab / "pr" / "results" / "captions_test_results.json", tmp_path / "captions_test_results.json")
+    assert (status, out) == (0, [f"{file}: captions of 3 images" for file in files])
+    rows = [{"image_id": number, "caption": f"all {list(COLOURS)[number % 3]}"} for number in (21, 22, 23)]
+    assert json.loads((tmp_path / "captions_test_results.json").read_text()) == rows
+    assert caption("--run", lab / "p", "--run", lab / "pr", *common, "-o", tmp_path / "out")[0] == 0
+    names = {f"captions_test_{product}-cross-entropy_results.json" for product in ("p", "pr")}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == names
+
+
+def test_two_runs_are_never_written_to_the_same_file():
+    with pytest.raises(InputError, match="the same file, pr-REINFORCE-a-1; give one run at a time"):
+        targets_of(Path("out"), "test", ["pr, REINFORCE, a-1", "pr, REINFORCE, a_1"])
+
+
+def test_images_that_nobody_described_are_captioned_from_their_features_alone(lab, caption, tmp_path):
+    for number, colour in ((391895, "blue"), (7, "green")):
+        paint(tmp_path / "unseen" / f"COCO_test2014_{number:012d}.png", colour)
+    grids.write(tmp_path / "u.h5", pictures.find([tmp_path / "unseen"]), tiny("tiny"))
+    target = tmp_path / "captions_test2014_pr_results.json"
+    common = ("--run", lab / "pr", "--split", "all", "--features", tmp_path / "u.h5", "-o", target)
+    assert caption(*common)[0] == 0
+    rows = {one["image_id"]: one["caption"] for one in json.loads(target.read_text())}
+    assert rows == {7: "all green", 391895: "all blue"}
+    (tmp_path / "ids.txt").write_text("391895\n")
+    assert caption(*common, "--ids", tmp_path / "ids.txt")[0] == 0
+    assert json.loads(target.read_text()) == [{"image_id": 391895, "caption": "all blue"}]
+    (tmp_path / "ids.txt").write_text("391895\n8\n")
+    status, _, err = caption(*common, "--ids", tmp_path / "ids.txt")
+    assert (status, err) == (
+        2,
+        [f"prproduct: {tmp_path}/ids.txt: images without features in {tmp_path}/u.h5: 8"],
+    )
+
+
+def test_what_does_not_fit_the_run_is_refused_and_nothing_is_overwritten(lab, caption, tmp_path):
+    target = tmp_path / "results.json"
+    target.write_text("before")
+    np.save(tmp_path / "7.npy", np.ones((4, 5), np.float32))
+    other = [
+        Described(7, "7.png", split, ("a cat",), ("a cat",))._replace(id=n) for n, split in enumerate(prepared.SPLITS)
+    ]
+    prepared.write(tmp_path / "captions", other, build([["a", "cat"]], 1))
+    grids.write(tmp_path / "other.h5", pictures.find([lab / "pictures"]), tiny("other"))
+    own = {"--captions": lab / "captions", "--features": lab / "f.h5", "--split": "test"}
+    cases = [
+        ({**own, "--captions": tmp_path / "captions"}, "was trained with another vocabulary"),
+        ({**own, "--features": tmp_path}, "was trained with features of another width: 3, not 5"),
+        ({"--split": "all", "--features": tmp_path}, "was trained with features of another width: 3, not 5"),
+        ({**own, "--features": tmp_path / "other.h5"}, "was trained with features of another encoder: timm:tiny"),
+    ]
+    for options, message in cases:
+        status, out, err = caption("--run", lab / "pr", *(w for pair in options.items() for w in pair), "-o", target)
+        assert (status, out, len(err)) == (2, [], 1)
+        assert message in err[0]
+        assert target.read_text() == "before"
+
+
+def test_captioned_and_scored_a_run_has_a_row_in_the_report(lab, caption, tmp_path, capsys):
+    shutil.copytree(lab / "pr", tmp_path / "run", ignore=shutil.ignore_patterns("results"))
+    common = ("--split", "test", "--captions", lab / "captions", "--features", lab / "f.h5")
+    page = tmp_path / "report.md"
+
+    def call(*words):
+        with pytest.raises(SystemExit) as end:
+            cli.main([str(word) for word in words])
+        assert end.value.code == 0, capsys.readouterr().err
+        return page.read_text() if words[0] == "report" else ""
+
+    status, out, _ = caption("--run", tmp_path / "run", *common)
+    assert (status, out[1]) == (0, f"for their scores: prproduct score {lab}/captions {tmp_path}/run")
+    unscored = call("report", tmp_path / "run", "-o", page)
+    assert f"prproduct caption --run {tmp_path}/run --split test" in unscored
+    assert f"prproduct score CAPTIONS {tmp_path}/run" in unscored
+    call("score", lab / "captions", tmp_path / "run", "--metrics", "bleu,cider")
+    kept = json.loads((tmp_path / "run" / "results" / "scores_test.json").read_text())
+    assert kept["images"] == 3
+    row = f"| PR | ours | 1 | {100 * kept['scores']['Bleu_1']:.1f} |"
+    assert row in call("report", tmp_path / "run", "-o", page)
+    assert caption("--run", tmp_path / "run", *common)[0] == 0
+    assert json.loads((tmp_path / "run" / "results" / "scores_test.json").read_text()) == kept, "scored already"
+    assert caption("--run", tmp_path / "run", *common, "--beams", 2)[0] == 0
+    again = json.loads((tmp_path / "run" / "results" / "scores_test.json").read_text())
+    assert (again["scores"], again["how"]["search"]["beams"]) == ({}, 2), "scores of other captions are gone"
+
+
+def test_unusual_scores_are_not_kept_and_a_run_without_captions_says_what_to_do(lab, caption, tmp_path, capsys):
+    shutil.copytree(lab / "p", tmp_path / "run", ignore=shutil.ignore_patterns("results"))
+
+    def score(*options):
+        with pytest.raises(SystemExit) as end:
+            cli.main(["score", str(lab / "captions"), str(tmp_path / "run"), "--metrics", "bleu", *options])
+        return end.value.code, capsys.readouterr().err
+
+    status, err = score()
+    assert (status, "caption them first: prproduct caption" in err) == (2, True)
+    common = ("--split", "test", "--captions", lab / "captions", "--features", lab / "f.h5")
+    assert caption("--run", tmp_path / "run", *common)[0] == 0
+    status, err = score("--subset")
+    assert (status, "left as it was" in err) == (0, True)
+    assert json.loads((tmp_path / "run" / "results" / "scores_test.json").read_text())["scores"] == {}
