@@ -51,7 +51,7 @@ def test_commands_have_the_options_that_are_named_with_them(path):
     for command in cli.COMMANDS:
         for rest in re.findall(rf"\bprproduct {command.words}\b([^`|#\n]*)", text):
             named = set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", rest))
-            assert named <= options_of(command.words), f"prproduct {command.words}{rest}"
+            assert named <= options_of(command), f"prproduct {command.words}{rest}"
 
 
 @pytest.mark.slow
@@ -69,8 +69,8 @@ def source_files() -> list[str]:
 
 
 @cache
-def options_of(words: str) -> set[str]:
-    command = get_command(cli.app(words.split()))
-    for word in words.split():
+def options_of(given: cli.Command) -> set[str]:
+    command = get_command(cli.app(given))
+    for word in given.words.split():
         command = command.commands[word]
     return {"--help", *(name for option in command.params for name in (*option.opts, *option.secondary_opts))}

@@ -1,8 +1,9 @@
-"""`prproduct caption` as a function, and runs whose captions are known: all red, all green, all blue."""
+"""`prproduct caption` as a function, ten pictures, and runs whose captions are known: all red, all green, all blue."""
 
 import pytest
 from painted_pictures import CONFIG, prepare, tiny
 from small_dataset import run
+from small_pictures import content
 
 from prproduct import cli
 from prproduct.captioning import encoder
@@ -23,6 +24,15 @@ def lab(tmp_path_factory):
     for product in ("p", "pr"):
         run(CaptionerConfig(**{**vars(CONFIG), "product": product}), folder / product, what)
     return folder
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Ten pictures."""
+    (tmp_path / "pictures").mkdir()
+    for number in range(10):
+        (tmp_path / "pictures" / f"{number}.png").write_bytes(content(number))
+    return tmp_path / "pictures"
 
 
 @pytest.fixture

@@ -87,7 +87,7 @@ def test_the_page_is_self_contained_and_escapes_names(lab, caption, tmp_path):
     tags = [tag for tag, _ in found.elements]
     assert tags.count("img") == 1 + 2 * 2  # the picture, and the overlays of two words of two captions
     assert not re.search(r"https?://|<script|<link", content)
-    assert all(text in found.text for text in ("p, cross-entropy", "pr, cross-entropy", "all", "red", file.name))
+    assert all(text in found.text for text in ("P, cross-entropy", "PR, cross-entropy", "all", "red", file.name))
     sources = [attributes["src"] for tag, attributes in found.elements if tag == "img"]
     sizes = [Image.open(io.BytesIO(base64.b64decode(source.split(",")[1]))).size for source in sources]
     assert sizes == [(640, 427), *[(2, 2)] * 4]

@@ -190,7 +190,7 @@ def test_a_clear_difference_is_significant_and_a_noisy_one_is_not(tmp_path):
     noisy = pairs(tmp_path / "b", {"p": [10, 11, 12, 13], "pr": [9.0, 12, 10.8, 13.2]})
     worse = pairs(tmp_path / "c", {"pr": [10, 11, 12, 13], "p": [9.0, 10.1, 11.0, 12.1]})
     headlines = [text_of([summary(found, comparisons(found))]) for found in (clear, noisy, worse)]
-    assert "0.95 points better (n = 4). That is more than chance explains (p" in headlines[0]
+    assert "0.95 points better (n = 4). The difference is significant (p" in headlines[0]
     assert "points better (n = 4). The difference is not significant (p" in headlines[1]
     assert "The smallest difference detectable with 80 % power in 4 such pairs: " in headlines[1]
     assert "0.95 points worse (n = 4). The difference is significant (p" in headlines[2]
