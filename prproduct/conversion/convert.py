@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from prproduct.conversion.obstacles import UNKNOWN
-from prproduct.conversion.registry import LayerClass, converted_class, native_class, unfused_class
+from prproduct.conversion.registry import LayerClass, converted_class, is_known_type, native_class, unfused_class
 from prproduct.nn.encoder import UnfusedEncoder, UnfusedEncoderLayer
 from prproduct.nn.layer import ProductLayer
 from prproduct.ops.autograd import Memory, check_memory
@@ -25,6 +25,7 @@ Classes = list[tuple[nn.Module, LayerClass, dict[str, Any]]]  # of each module: 
 
 ATTRIBUTES = ("product", "product_memory")  # what a converted layer has in addition
 _LARGE_SHARE = 0.25
+_HELD = "its attention takes the weights and never calls it"
 
 
 def convert(
@@ -76,30 +77,31 @@ def convert(
         if any(isinstance(layer, ProductLayer) and not layer.product.has_native_forward for layer in module.modules()):
             for encoder in module.modules():
                 encoder.__class__ = unfused_class(type(encoder)) or type(encoder)
-    _warn_of_unknown_weights(verdicts)
+    _warn_of_left_weights(verdicts)
     return module
 
 
-def _warn_of_unknown_weights(verdicts: Verdicts) -> None:
-    """Warn if more than a quarter of a model's matrices belong to layer types that prproduct does not know.
+def _warn_of_left_weights(verdicts: Verdicts) -> None:
+    """Warn if more than a quarter of a model's matrices belong to layers that multiply and cannot be converted.
 
-    Mixture-of-experts layers, for example, hold all experts in one parameter that they multiply by `bmm`.
+    Their type is unknown (mixtures of experts hold all experts in one parameter that they multiply by `bmm`), or a
+    known one with a forward of its own.
     """
-    known = unknown = 0
+    converted = left = 0
     largest: tuple[int, str] = (0, "")
     for name, (layer, target) in verdicts.items():
         if "parametrizations" in name.split("."):  # counted with their layer
             continue
         size = sum(p.numel() for p in layer.parameters(recurse=False) if not is_lazy(p) and p.dim() > 1)
         if not isinstance(target, str):
-            known += size
-        elif target == UNKNOWN:
-            unknown += size
-            largest = max(largest, (size, f"{type(layer).__name__} at {name or 'the root'}"))
-    if unknown > _LARGE_SHARE * (known + unknown):
+            converted += size
+        elif target == UNKNOWN or (is_known_type(layer) and target != _HELD):
+            left += size
+            largest = max(largest, (size, f"{type(layer).__name__} at {name or 'the root'}: {target}"))
+    if left > _LARGE_SHARE * (converted + left):
         warnings.warn(
-            f"convert: {unknown / (known + unknown):.0%} of the weights in matrices stay under the inner product, as "
-            f"prproduct does not know their layer types; the largest is {largest[1]}: teach it with pr.register",
+            f"convert: {left / (converted + left):.0%} of the weights in matrices stay under the inner product; the "
+            f"largest are those of {largest[1]}",
             stacklevel=3,
         )
 
@@ -129,9 +131,8 @@ def verdicts_of(module: nn.Module) -> Verdicts:
     A module with several names has its first.
     """
     held = holding_attentions(module)
-    unused = "its attention takes the weights and never calls it"
     return {
-        name: (layer, unused if id(layer) in held else converted_class(layer)) for name, layer in module.named_modules()
+        name: (layer, _HELD if id(layer) in held else converted_class(layer)) for name, layer in module.named_modules()
     }
 
 
@@ -147,7 +148,7 @@ def holding_attentions(module: nn.Module) -> dict[int, nn.MultiheadAttention]:
 def _why_nothing(module: nn.Module, verdicts: Verdicts, possible: int) -> str:
     """Return the message for a model in which no layer was chosen; `possible` is how many could have been."""
     if possible:
-        return f"nothing to convert: filter_fn left all {possible} layers that could be converted"
+        return f"nothing to convert: filter_fn selected none of the {possible} layers that can be converted"
     holders = [(layer, why) for layer, why in verdicts.values() if any(True for _ in layer.parameters(recurse=False))]
     kinds = Counter(f"{type(layer).__name__} ({why})" for layer, why in holders)
     found = "; ".join(f"{count} × {kind}" for kind, count in kinds.most_common(5)) or "no parameters at all"

@@ -87,7 +87,7 @@ _REASONS: list[tuple[tuple[type, ...], str]] = [
 ]
 
 
-UNKNOWN = "no layer type that prproduct knows: if it multiplies weights with data, teach it with pr.register"
+UNKNOWN = "no layer type that prproduct knows: if it multiplies weights with data, register it with pr.register"
 
 
 def why_unknown(module: nn.Module) -> str:

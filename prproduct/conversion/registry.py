@@ -21,7 +21,7 @@ from prproduct.nn.layer import ProductLayer, product_repr
 from prproduct.nn.linear import TransposedLinear
 
 LayerClass = type[nn.Module]
-Rule = TypeVar("Rule", bound=type[ProductLayer])
+LayerT = TypeVar("LayerT", bound=type[ProductLayer])
 
 _BY_TYPE: dict[LayerClass, LayerClass] = {
     getattr(nn, name): getattr(layers, name) for name in layers.__all__ if hasattr(nn, name)
@@ -37,7 +37,7 @@ _MADE: dict[tuple[LayerClass, ...], LayerClass] = {}  # the classes made here, b
 _BEFORE = "_prproduct_native_class"
 
 
-def register(layer: LayerClass | str) -> Callable[[Rule], Rule]:
+def register(layer: LayerClass | str) -> Callable[[LayerT], LayerT]:
     """Register the class that `convert` gives to layers of a type.
 
     The decorated class derives from `prproduct.nn.ProductLayer` and defines a forward that uses `self.product` and
@@ -63,14 +63,18 @@ def register(layer: LayerClass | str) -> Callable[[Rule], Rule]:
     if any(layer in (known, _full_name(known)) for known in _BUILT_IN):
         raise ValueError(f"prproduct has a class for {layer!r} already: register a subclass of it")
 
-    def enter(rule: Rule) -> Rule:
-        if not (isinstance(rule, type) and issubclass(rule, ProductLayer) and rule.forward is not nn.Module.forward):
-            raise TypeError(f"{rule!r} must derive from prproduct.nn.ProductLayer and define forward")
+    def enter(layer_class: LayerT) -> LayerT:
+        if not (
+            isinstance(layer_class, type)
+            and issubclass(layer_class, ProductLayer)
+            and layer_class.forward is not nn.Module.forward
+        ):
+            raise TypeError(f"{layer_class!r} must derive from prproduct.nn.ProductLayer and define forward")
         if isinstance(layer, str):
-            _BY_NAME[layer] = rule
+            _BY_NAME[layer] = layer_class
         else:
-            _BY_TYPE[layer] = rule
-        return rule
+            _BY_TYPE[layer] = layer_class
+        return layer_class
 
     return enter
 
@@ -92,6 +96,11 @@ def converted_class(module: nn.Module) -> LayerClass | str:
     if isinstance(target, str) or not parametrize.is_parametrized(module):
         return target
     return _parametrized_like(type(module), target)
+
+
+def is_known_type(module: nn.Module) -> bool:
+    """Return True if the layer's type, or a base class of it, is registered."""
+    return _registered_base(_unparametrized_class(module)) is not None
 
 
 def native_class(module: nn.Module) -> LayerClass:
@@ -130,8 +139,8 @@ def _full_name(cls: type) -> str:
 
 def _class_of_registered(known: LayerClass) -> LayerClass:
     """Return the class of a layer of exactly this registered type."""
-    rule = _BY_TYPE.get(known) or _BY_NAME[_full_name(known)]
-    return rule if issubclass(rule, known) else _make_class(known, (rule, known))
+    layer_class = _BY_TYPE.get(known) or _BY_NAME[_full_name(known)]
+    return layer_class if issubclass(layer_class, known) else _make_class(known, (layer_class, known))
 
 
 def _class_under_product(cls: LayerClass, known: LayerClass) -> LayerClass | str:
@@ -149,7 +158,7 @@ def _class_under_product(cls: LayerClass, known: LayerClass) -> LayerClass | str
         for base in overriding
     ):
         return _make_class(cls, (cls, ours))  # in this order, super().forward in `cls` is ours
-    return f"{_full_name(overriding[0])} has a forward of its own: teach it with pr.register"
+    return f"{_full_name(overriding[0])} has a forward of its own: register it with pr.register"
 
 
 def _computing_methods(ours: LayerClass, known: LayerClass) -> set[str]:
@@ -185,7 +194,9 @@ def _blank(native: LayerClass) -> nn.Module:
     known = _registered_base(native)
     cls = unfused_class(native) if known is None else _class_under_product(native, known)
     if cls is None or isinstance(cls, str):
-        raise TypeError(f"{_full_name(native)} was converted by a rule that is not here: pr.register it, then load")
+        raise TypeError(
+            f"{_full_name(native)} was converted by a class that is not registered here: pr.register it, then load"
+        )
     return cls.__new__(cls)
 
 

@@ -244,7 +244,7 @@ def test_nothing_to_convert_says_what_there_is_and_why():
         pr.convert(nn.Sequential(nn.Embedding(3, 2), nn.Embedding(3, 2), nn.BatchNorm1d(2)))
     with pytest.raises(ValueError, match="ReLU: no parameters at all"):
         pr.convert(nn.ReLU())
-    with pytest.raises(ValueError, match="filter_fn left all 2 layers"):
+    with pytest.raises(ValueError, match="filter_fn selected none of the 2 layers"):
         pr.convert(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), filter_fn=lambda layer, name: False)
 
 
@@ -341,10 +341,25 @@ class Experts(nn.Module):
 
 def test_a_large_part_that_stays_under_p_is_said_in_one_line_with_the_largest():
     model = nn.Sequential(nn.Linear(8, 8), Experts(2), Experts(4))
-    with pytest.warns(UserWarning, match=r"86% of the weights in matrices stay .* the largest is Experts at 2") as said:
+    with pytest.warns(
+        UserWarning, match=r"86% of the weights in matrices stay .* those of Experts at 2: no lay"
+    ) as said:
         pr.convert(model)
     assert len(said) == 1
     assert len(str(said[0].message).splitlines()) == 1
+
+
+class OwnForward(nn.Linear):
+    def forward(self, x):
+        return x @ self.weight.T
+
+
+def test_layers_with_a_forward_of_their_own_count_as_left():
+    model = nn.Sequential(OwnForward(10, 10), OwnForward(10, 10), nn.Linear(10, 2))
+    with pytest.warns(
+        UserWarning, match=r"91% of the weights .* OwnForward at 1: .*OwnForward has a forward of its own"
+    ):
+        pr.convert(model)
 
 
 def test_a_small_part_that_stays_under_p_is_not_worth_a_line():

@@ -101,9 +101,9 @@ def test_what_cannot_be_registered_is_refused_at_once():
         pr.register(Folded)(NoForward)
 
 
-def test_loading_a_pickle_without_its_rule_says_so():
+def test_loading_a_pickle_without_its_registered_class_says_so():
     pr.register(Folded)(FoldedUnderProduct)
     saved = pickle.dumps(pr.convert(Folded()))
     del registry._BY_TYPE[Folded]
-    with pytest.raises(TypeError, match=r"Folded was converted by a rule that is not here"):
+    with pytest.raises(TypeError, match=r"Folded was converted by a class that is not registered here"):
         pickle.loads(saved)
