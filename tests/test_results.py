@@ -24,7 +24,7 @@ def test_the_pages_show_the_numbers_of_the_records(tables):
         (page, tables["angle_table"](found)),
         (readme, differences),
     ):
-        assert table.count("\n") > 2, "no study has runs"
+        assert table.count("\n") >= 2, "no study has runs"
         assert table in text, "paste the output of `python docs/results/tables.py` into both README.md"
 
 

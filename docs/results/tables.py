@@ -237,6 +237,7 @@ def draw(found: list[Angles], path: Path) -> None:
         panel.grid(axis="x", alpha=0.3)
     panels[0, 0].legend(fontsize=8, loc="lower left", bbox_to_anchor=(0.85, 1.0), ncols=2, frameon=False)
     panels[-1, 0].set_xlabel("min |sin θ| over a sample's outputs, averaged over samples", fontsize=8)
+    pyplot.rcParams["svg.hashsalt"] = "the same ids in every drawing"
     figure.savefig(path, metadata={"Date": None})
 
 
