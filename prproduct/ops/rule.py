@@ -13,7 +13,7 @@ number a vector. For a convolution the rows of X are its windows, and ‖x_n‖�
 Zero vectors count as orthogonal to everything: at x = 0, `pr` gives ∂/∂x = w, `r` and `no-direction` give 0.
 
 This serves every device, dtype, product and transform; it is what torch.compile traces. In eager mode it makes some ten
-passes over memory, where the C++ kernels (`native.py`) make one.
+passes over memory, where the C++ kernels (`kernels.py`) make one.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from prproduct.bench.timing import AGAIN, OURS, REFERENCE, Budget
 from prproduct.bench.timing import NATIVE as NATIVE_STEP
 from prproduct.classification.models.vit import ViT
 from prproduct.lab.errors import InputError
-from prproduct.ops import native
+from prproduct.ops import kernels
 
 LAYERS = [case for case in CASES if isinstance(case, Case) and not case.classes]
 NETS = [case for case in CASES if isinstance(case, Case) and case.classes]
@@ -129,7 +129,7 @@ def layer_step(product="pr"):
 
 def test_the_path_is_the_one_that_ran():
     assert path_of(layer_step()) == NATIVE_OPS
-    with native.disabled():
+    with kernels.disabled():
         assert path_of(layer_step()) == PLAIN
 
 

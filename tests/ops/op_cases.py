@@ -3,7 +3,7 @@
 import torch
 
 import prproduct as pr
-from prproduct.ops import native
+from prproduct.ops import kernels
 
 PRODUCTS = ["pr", "r", "tempered:0.3", "tempered:0.5", "no-length", "no-direction", "no-direction-w", "pr-w"]
 LAYERS = {
@@ -51,7 +51,7 @@ def operands(name, dtype, seed=0):
 def both_gradients(y, tensors, grad):
     """By the C++ kernels, and by plain torch."""
     got = torch.autograd.grad(y, tensors, grad, retain_graph=True)
-    with native.disabled():
+    with kernels.disabled():
         return got, torch.autograd.grad(y, tensors, grad, retain_graph=True)
 
 

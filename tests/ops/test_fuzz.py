@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from op_cases import assert_equal_to_rounding, both_gradients
 
 import prproduct as pr
-from prproduct.ops import native
+from prproduct.ops import kernels
 
 PRODUCTS = st.sampled_from(["pr", "r", "tempered:0.7", "no-length", "no-direction", "pr-w"])
 DTYPES = st.sampled_from([torch.float32, torch.float64])
@@ -150,7 +150,7 @@ TENSOR_SHAPES = st.lists(st.integers(0, 4), max_size=5)
 )
 def test_arguments_of_any_kind_give_a_result_or_an_error(shapes, numbers, groups, seed):
     """No input from Python may crash the process."""
-    assert native.library()
+    assert kernels.library()
     torch.manual_seed(seed)
     grad, input, weight, output = (torch.randn(shape) for shape in shapes)
     call = ("pr", 0.0, 1e-6, True, True)
