@@ -240,7 +240,7 @@ def _steps_back(
     rule = Rule.at(Linear(), recurrence.product, Operands(before[0], weight, None, hidden_gates), hidden_gates)
     of_gates = [torch.empty_like(t, memory_format=torch.contiguous_format) for t in (input_gates, hidden_gates)]
     scaled = torch.empty_like(of_gates[1], dtype=rule.pairs.output.dtype)
-    along: Tensor | None = None
+    sums: Tensor | None = None
     grad_output, waiting = grads[0], tuple(grads[1:])
     grad = tuple(w[: _count(steps[-1])] for w in waiting)
     for rows in reversed(steps):
@@ -253,10 +253,10 @@ def _steps_back(
         here = rule.rows(rows)
         for_weight, for_input = here.split(of_gates[1][rows])
         scaled[rows] = 0.0 if for_weight.scaled_grad is None else for_weight.scaled_grad
-        if for_weight.along is not None:
-            along = for_weight.along if along is None else along + for_weight.along
+        if for_weight.sums is not None:
+            sums = for_weight.sums if sums is None else sums + for_weight.sums
         grad = (own[0] + here.input_gradient(for_input, of_gates[1][rows]), *own[1:])
-    of_weight = rule.weight_gradient(GradientTerm(scaled, along), of_gates[1])
+    of_weight = rule.weight_gradient(GradientTerm(scaled, sums), of_gates[1])
     return (of_gates[0], of_gates[1]), of_weight, _finish(grad, waiting)
 
 
