@@ -146,9 +146,9 @@ class EagerProductFn(TransformedProductFn):
 
     @staticmethod
     def forward(  # type: ignore[override]
-        ctx: Any, input: Tensor, weight: Tensor, bias: Tensor | None, call: tuple[Contraction, Product, Memory]
+        ctx: Any, input: Tensor, weight: Tensor, bias: Tensor | None, settings: tuple[Contraction, Product, Memory]
     ) -> Tensor:
-        contraction, product, memory = call
+        contraction, product, memory = settings
         saved = counter = None
         version = 0
         output = ProductFn.forward(input, weight, bias, contraction, product, False)
@@ -161,13 +161,13 @@ class EagerProductFn(TransformedProductFn):
             counter.data = _NO_DATA if output.is_cpu else output.new_empty(0)
             version = counter._version
         ctx.save_for_backward(input, weight, bias, saved)
-        ctx.call = (contraction, product, counter, version)
+        ctx.kept = (contraction, product, counter, version)
         return output
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         input, weight, bias, output = ctx.saved_tensors
-        contraction, product, counter, version = ctx.call
+        contraction, product, counter, version = ctx.kept
         if output is not None and (is_grad_enabled() or counter._version != version):
             output = None  # recomputed: under create_graph=True p must depend on input and weight; else it was changed
         operands = Operands(input, weight, bias, output)

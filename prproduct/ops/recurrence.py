@@ -218,9 +218,9 @@ def _kernel_steps_back(
 ) -> tuple[Gates, Tensor, State]:
     """`_steps_back` by the C++ kernels."""
     tensors = (input_gates, saved.hidden_gates, list(saved.before), weight, bias, grads[0], list(grads[1:]))
-    call = kernels.product_arguments(recurrence.product, weight, convolution=False)
+    arguments = kernels.product_arguments(recurrence.product, weight, convolution=False)
     results = torch.ops.prproduct.recurrent_backward(
-        recurrence.cell.name, *tensors, recurrence.batch_sizes, recurrence.reverse, *call
+        recurrence.cell.name, *tensors, recurrence.batch_sizes, recurrence.reverse, *arguments
     )
     of_gates = (results[0], results[1] if recurrence.cell.gates_apart else results[0])
     of_weight, *of_state = results[1 + recurrence.cell.gates_apart :]
