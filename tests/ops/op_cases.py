@@ -1,11 +1,12 @@
 """Layers to run by the C++ kernels and by plain torch, and how far apart the two may be."""
 
+import compare
 import torch
 
 import prproduct as pr
 from prproduct.ops import kernels
 
-PRODUCTS = ["pr", "r", "tempered:0.3", "tempered:0.5", "no-length", "no-direction", "no-direction-w", "pr-w"]
+PRODUCTS = [name for name in compare.PRODUCTS if name != "p"] + ["tempered:0.5"]
 LAYERS = {
     "linear": (pr.functional.linear, (7, 5), (3, 5), {}),
     "linear, many outputs": (pr.functional.linear, (7, 5), (1100, 5), {}),

@@ -7,6 +7,7 @@ reading a number off one, or a shape that depends on numbers, raises.
 import pytest
 import torch
 from launches import Launches
+from op_cases import PRODUCTS
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -16,7 +17,6 @@ from prproduct.ops.contractions import Convolution, Linear
 from prproduct.ops.rule import Operands
 from prproduct.products import resolve
 
-PRODUCTS = ["pr", "r", "tempered:0.3", "no-length", "no-direction", "no-direction-w", "pr-w"]
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 LAYERS = {
     "linear": (Linear(), (2048, 512), (2048, 512)),
