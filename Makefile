@@ -24,7 +24,7 @@ docs: .venv/installed ## build the documentation with its API reference into sit
 sanitize: .venv/installed ## the kernels' tests with AddressSanitizer and UBSan
 	PRPRODUCT_BUILD=sanitize .venv/bin/python setup.py --quiet build_ext --build-temp build/sanitize --build-lib build/sanitize
 	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)" ASAN_OPTIONS=detect_leaks=0 \
-	PRPRODUCT_LIBRARY=build/sanitize/prproduct/_C.abi3.so .venv/bin/pytest -q tests/ops/test_fuzz.py tests/ops/test_native_arguments.py
+	PRPRODUCT_LIBRARY=build/sanitize/prproduct/_C.abi3.so .venv/bin/pytest -q tests/ops/test_fuzz.py tests/ops/test_kernel_arguments.py
 
 test-triton: .venv-triton/installed ## the GPU's kernels without a GPU: in Triton's interpreter, and compiled for some GPUs
 	TRITON_INTERPRET=1 .venv-triton/bin/python -m pytest -q tests/ops/test_triton_kernels.py

@@ -22,7 +22,7 @@ import torch
 
 from prproduct.bench.machine import Machine, check_device
 from prproduct.lab.errors import InputError
-from prproduct.ops import native
+from prproduct.ops import kernels
 
 ROOT = Path(__file__).parents[1]
 TESTS = ["tests/ops/test_gpu.py", "tests/test_functional.py", "tests/test_numerics.py", "tests/nn"]
@@ -46,7 +46,7 @@ def main() -> int:
         print(error, file=sys.stderr)
         return 2
     results: dict[str, Any] = {"versions": _versions(), "machine": vars(Machine.here(str(device)))}
-    results["eager backward"] = native.implementation(device)
+    results["eager backward"] = kernels.implementation(device)
     results["tests"] = _tests(QUICK_TESTS if chosen.quick else TESTS, str(device))
     results["bench"] = _bench(QUICK_BENCH if chosen.quick else BENCH, str(device))
     partial = chosen.output.with_suffix(".part")

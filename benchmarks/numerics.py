@@ -30,7 +30,7 @@ from torch import Tensor, dtype
 from torch.nn.functional import normalize
 
 from prproduct import functional
-from prproduct.ops import native
+from prproduct.ops import kernels
 from prproduct.ops.angles import floor_of_sin_square
 
 DIMENSIONS = (1, 2, 3, 8, 64, 512, 4096)
@@ -156,7 +156,7 @@ def measure_longest(kind: dtype, multiple: float, generator: torch.Generator) ->
         shape = min(8192, 2**22 // dimension), dimension
         w, x = draw(kind, shape, floor(kind, multiple), floor(kind, multiple) * 4, generator)
         floors = partial(_multiple_of_eps, multiple)
-        with patch.object(native, "floor_of_sin_square", floors):
+        with patch.object(kernels, "floor_of_sin_square", floors):
             parts = [(direction_part(gw, w, x), direction_part(gx, x, w)) for gw, gx in library_gradients(w, x)]
         longest[dimension] = [torch.cat(part).norm(dim=-1).max().item() for part in parts]
     return longest

@@ -34,6 +34,15 @@ def linear(
 ) -> Tensor:
     """`torch.nn.functional.linear` under a product (the paper's PR-FC, Equation 12).
 
+    X has the rows x_n of the input, (rows, in); W the rows w_j of the weight, (out, in). For a gradient g of the
+    output, (rows, out), and the product's gains L and D for each pair (`pr`: 1 and 1/|sin θ|):
+
+        dW = (D∘g)ᵀ X  +  Σ_n (L − D)·cos θ·g · ‖x_n‖ · w_j/‖w_j‖        (out, in)
+        dX = (D∘g) W   +  Σ_j (L − D)·cos θ·g · ‖w_j‖ · x_n/‖x_n‖        (rows, in)
+
+    θ → 0, π: where the angle cannot be resolved in the dtype, 1/|sin θ| counts as 1. Zero vectors count as orthogonal
+    to everything. A product that changes ∂/∂w alone, such as `pr-w`, has L = D = 1 in dX.
+
     >>> import torch, prproduct as pr
     >>> w = torch.tensor([[1.0, 0.0]], requires_grad=True)
     >>> x = torch.tensor([[4.0, 3.0]])

@@ -39,7 +39,7 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None, *, product
     x = torch.where(input.norm(dim=-1, keepdim=True) > 0, input, dummy)
     w = torch.where(weight.norm(dim=-1, keepdim=True) > 0, weight, dummy.flip(0))
     name, _, power = product.partition(":")
-    literal = _tempered(x, w, float(power)) if name == "tempered" else _PRODUCTS[name](x, w)
+    literal = _tempered(x, w, float(power or 0.5)) if name == "tempered" else _PRODUCTS[name](x, w)
     at_zero = _inner(input, weight) * (name not in _FLAT_AT_ZERO)
     output = torch.where(_lengths(input, weight) > 0, literal, at_zero)
     return output if bias is None else output + bias

@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from compare import NATIVE_FORWARD, assert_close, gradients
 
 from prproduct import reference
+from prproduct.products import resolve
 
 
 @pytest.mark.parametrize("product", NATIVE_FORWARD)
@@ -85,6 +86,12 @@ def test_the_literal_lstm_cell_has_a_pr_fc_in_every_gate():
 
     tensors = (x, h, c, w_ih, w_hh)
     assert_close(gradients(cell, *tensors), gradients(by_hand, *tensors), 1e-13)
+
+
+def test_tempered_has_the_power_that_it_has_without_a_number():
+    x, w = torch.randn(3, 4).double(), torch.randn(2, 4).double()
+    named = gradients(reference.linear, x, w, product=f"tempered:{resolve('tempered').power}")
+    assert_close(gradients(reference.linear, x, w, product="tempered"), named, 0.0)
 
 
 def test_an_unknown_product_is_refused():

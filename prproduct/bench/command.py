@@ -21,7 +21,7 @@ from prproduct.bench.results import Report, Settings, remarks, table
 from prproduct.bench.reward import RewardCase
 from prproduct.bench.timing import Budget
 from prproduct.lab.errors import InputError
-from prproduct.ops import native
+from prproduct.ops import kernels
 from prproduct.ops.autograd import Memory
 from prproduct.products import resolve
 
@@ -56,7 +56,7 @@ def bench(
     report = Report(Machine.here(device), settings, [])
     if not json:
         print(f"{settings}; of layers forward and backward, of nets a whole step", flush=True)
-        print(f"{report.machine}; eager backward by {native.implementation(device)}", flush=True)
+        print(f"{report.machine}; eager backward by {kernels.implementation(device)}", flush=True)
     before = torch.get_num_threads()
     torch.set_num_threads(settings.threads)
     try:

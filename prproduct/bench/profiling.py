@@ -61,7 +61,7 @@ def peak_bytes(step: Step, device: torch.device) -> int | None:
     return torch.cuda.max_memory_allocated(device) - before
 
 
-NATIVE_OPS, TRITON, PLAIN, INDUCTOR = "C++", "Triton", "plain torch", "inductor"
+CPP, TRITON, PLAIN, INDUCTOR = "C++", "Triton", "plain torch", "inductor"
 
 
 def path_of(step: Callable[[], object], compiled: bool = False) -> str:
@@ -82,4 +82,4 @@ def path_of(step: Callable[[], object], compiled: bool = False) -> str:
     names = [event.name for event in profiler.events()]
     if any(name.startswith("prproduct_") for name in names):  # kernels of triton_kernels.py
         return TRITON
-    return NATIVE_OPS if any(name.startswith("prproduct::") for name in names) else PLAIN
+    return CPP if any(name.startswith("prproduct::") for name in names) else PLAIN

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from prproduct.bench.profiling import NATIVE_OPS
+from prproduct.bench.profiling import CPP
 from prproduct.bench.results import NOT_ASKED_FOR, Row
 from prproduct.bench.timing import AGAIN, NATIVE, OURS, Budget, time_interleaved
 from prproduct.captioning.metrics.speed import reward_calls
@@ -43,7 +43,7 @@ class RewardCase:
         return Row(
             group=self.group,
             name=self.name,
-            path=NATIVE_OPS,
+            path=CPP,
             seconds=dict(times.seconds),
             target=self.target,
             saved_native=None,

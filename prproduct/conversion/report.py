@@ -12,7 +12,7 @@ from torch.nn.utils import parametrize
 from prproduct.conversion.convert import holding_attentions, require_module, verdicts_of
 from prproduct.conversion.obstacles import is_quantized
 from prproduct.nn.layer import ProductLayer
-from prproduct.ops import native
+from prproduct.ops import kernels
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def report(module: nn.Module) -> Report:
     rows = tuple(_rows(module))
     devices = {str(p.device) for p in module.parameters() if p.device.type != "meta"}
     converted = any(row.product not in (None, "p") for row in rows)
-    return Report(rows, {device: native.implementation(device) for device in sorted(devices) if converted})
+    return Report(rows, {device: kernels.implementation(device) for device in sorted(devices) if converted})
 
 
 def own_parameters(module: nn.Module) -> Iterator[tuple[str, str, list[Tensor]]]:

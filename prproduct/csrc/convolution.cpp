@@ -124,7 +124,7 @@ std::pair<Tensor, Tensor> Convolution::native_backward(const Tensor& of_output, 
 
 namespace {
 
-// The norm of a window, as the root of their mean square without padding: an estimate for `bias_dominates`.
+// The root mean square of the windows' norms, without padding and stuffed zeros: an estimate for `bias_dominates`.
 template <class S>
 double mean_window_norm(const Convolution& call) {
   int64_t length = call.input.numel() / call.batch;

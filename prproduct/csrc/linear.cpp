@@ -133,6 +133,7 @@ std::tuple<Tensor, Tensor> backward(Linear call, const ProductCall& product, boo
   auto norms = row_norms<S>(call);
   auto weights = weight_vectors<S>(call, product.floor);
   if (call.bias && weights.bias_dominates(mean_of(norms))) {
+    // p (rows, out) = (rows, in) @ (in, out)
     call.output = mm(call.input, torch::stable::transpose(call.weight, 0, 1));
     call.bias.reset();
     weights = weight_vectors<S>(call, product.floor);
@@ -144,6 +145,7 @@ std::tuple<Tensor, Tensor> backward(Linear call, const ProductCall& product, boo
   split.run(loops, norms, weights);
 
   Tensor grad_input, grad_weight;
+  // dX (rows, in) = (rows, out) @ (out, in)
   if (wants_input && loops.weight_only) {
     grad_input = mm(call.grad, call.weight);
   } else if (wants_input) {
@@ -151,6 +153,7 @@ std::tuple<Tensor, Tensor> backward(Linear call, const ProductCall& product, boo
     auto inverse = [&](int64_t n) { return norms[n].inverse; };
     grad_input = corrected_mm<S>(scaled_grad, call.weight, split.scale, call.input, inverse, split.along_rows);
   }
+  // dW (out, in) = (out, rows) @ (rows, in)
   if (wants_weight) {
     Tensor transposed = view_of(scaled, {call.out, call.rows}, {1, call.out}, call.grad);
     auto inverse = [&](int64_t k) { return weights.inverse[k]; };

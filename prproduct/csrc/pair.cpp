@@ -13,7 +13,7 @@ PairLoops<T> find_loops(const ProductCall& product, std::tuple<Known...>) {
              T(product.floor)};
   };
   (take_if_named(Known{}), ...);
-  check(loops.row != nullptr, "no native loop for product '", product.name, "'");
+  check(loops.row != nullptr, "no kernel for product '", product.name, "'");
   return loops;
 }
 

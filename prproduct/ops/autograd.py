@@ -1,7 +1,7 @@
 """The autograd function of every layer: the native forward, and the backward of a product.
 
     forward    output = torch's own op of input, weight and bias; `r` alone has a value of its own
-    backward   dX, dW = the equations in `rule.py`, computed there or by kernels (`native.py`); the bias's is torch's
+    backward   dX, dW = the equations in `rule.py`, computed there or by kernels (`kernels.py`); the bias's is torch's
 
 Backward needs p = output − bias. With memory="save" the output is saved for it, which takes no new memory where the
 next layer saves it too (BatchNorm, GELU, a following linear layer); with memory="recompute" p is computed again from
@@ -20,7 +20,7 @@ from torch._C import _are_functorch_transforms_active, _is_any_autocast_enabled 
 from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 
-from prproduct.ops import native, rule
+from prproduct.ops import kernels, rule
 from prproduct.ops.contractions import Contraction
 from prproduct.ops.rule import Gradients, Operands
 from prproduct.products import P, Product, resolve
@@ -146,9 +146,9 @@ class EagerProductFn(TransformedProductFn):
 
     @staticmethod
     def forward(  # type: ignore[override]
-        ctx: Any, input: Tensor, weight: Tensor, bias: Tensor | None, call: tuple[Contraction, Product, Memory]
+        ctx: Any, input: Tensor, weight: Tensor, bias: Tensor | None, settings: tuple[Contraction, Product, Memory]
     ) -> Tensor:
-        contraction, product, memory = call
+        contraction, product, memory = settings
         saved = counter = None
         version = 0
         output = ProductFn.forward(input, weight, bias, contraction, product, False)
@@ -161,13 +161,13 @@ class EagerProductFn(TransformedProductFn):
             counter.data = _NO_DATA if output.is_cpu else output.new_empty(0)
             version = counter._version
         ctx.save_for_backward(input, weight, bias, saved)
-        ctx.call = (contraction, product, counter, version)
+        ctx.kept = (contraction, product, counter, version)
         return output
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         input, weight, bias, output = ctx.saved_tensors
-        contraction, product, counter, version = ctx.call
+        contraction, product, counter, version = ctx.kept
         if output is not None and (is_grad_enabled() or counter._version != version):
             output = None  # recomputed: under create_graph=True p must depend on input and weight; else it was changed
         operands = Operands(input, weight, bias, output)
@@ -190,7 +190,7 @@ def _no_view(output: Tensor) -> Tensor:
 
 def value_of(contraction: Contraction, product: Product, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """The forward of a product that has its own."""
-    implementation = native if native.serves(product, input, weight) else rule
+    implementation = kernels if kernels.serves(product, input, weight) else rule
     output = implementation.value(contraction, product, input, weight)
     return output if bias is None else contraction.add_bias(output, bias)
 
@@ -217,10 +217,10 @@ def gradients(
     wants_input: bool,
     wants_weight: bool,
 ) -> Gradients:
-    """dX and dW, by kernels where `native.serves`, and else by the rule in plain torch."""
+    """dX and dW, by kernels where `kernels.serves`, and else by the rule in plain torch."""
     bias = operands.bias
     is_vector = bias is None or bias.dim() <= 1  # torch's linear takes others, too, and so does the rule
-    implementation = native if is_vector and native.serves(product, grad, *operands) else rule
+    implementation = kernels if is_vector and kernels.serves(product, grad, *operands) else rule
     return implementation.gradients(contraction, product, operands, grad, wants_input, wants_weight)
 
 

@@ -24,7 +24,7 @@ from torch import Tensor
 from torch._C import _are_functorch_transforms_active  # private: torch has no public one
 from torch._C._functorch import is_legacy_batchedtensor  # private: no public test for the tensors of is_grads_batched
 
-from prproduct.ops import autograd, native
+from prproduct.ops import autograd, kernels
 from prproduct.ops.autograd import cast_for_autocast, gradients, without_autocast
 from prproduct.ops.cells import Cell, Gates, State
 from prproduct.ops.contractions import Linear
@@ -129,7 +129,7 @@ class RecurrenceFn(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         first_bias, second_bias = _biases(recurrence.cell, input_bias, hidden_bias)
         input_gates = F.linear(data, input_weight, first_bias)  # (rows of all steps, gates)
-        steps = _native_steps if _serves(recurrence, input_gates, hidden_weight, second_bias, *state) else _steps
+        steps = _kernel_steps if _serves(recurrence, input_gates, hidden_weight, second_bias, *state) else _steps
         output, last, saved = steps(recurrence, input_gates, hidden_weight, second_bias, state)
         ctx.recurrence, ctx.states = recurrence, len(state)
         given = (data, input_weight, hidden_weight, input_bias, hidden_bias)
@@ -153,10 +153,10 @@ def _serves(recurrence: Recurrence, *tensors: Tensor | None) -> bool:
     first = tensors[0]
     if first is None or not first.is_cpu or first.dtype not in (torch.float32, torch.float64):
         return False
-    return all(recurrence.batch_sizes) and native.serves(recurrence.product, *tensors)
+    return all(recurrence.batch_sizes) and kernels.serves(recurrence.product, *tensors)
 
 
-def _native_steps(
+def _kernel_steps(
     recurrence: Recurrence, input_gates: Tensor, weight: Tensor, bias: Tensor | None, state: State
 ) -> tuple[Tensor, State, Saved]:
     """All steps by the C++ kernels."""
@@ -193,7 +193,7 @@ def _backward_through_time(
     recurrence, (input_weight, hidden_weight, *given_biases) = ctx.recurrence, weights
     first_bias, second_bias = _biases(recurrence.cell, *given_biases)
     tensors = (input_gates, hidden_weight, second_bias, *saved.before, saved.hidden_gates, *grads)
-    back = _native_steps_back if _serves(recurrence, *tensors) else _steps_back
+    back = _kernel_steps_back if _serves(recurrence, *tensors) else _steps_back
     (of_input, of_hidden), of_hidden_weight, of_state = back(
         recurrence, input_gates, hidden_weight, second_bias, saved, grads
     )
@@ -208,7 +208,7 @@ def _backward_through_time(
     return [of_data, of_input_weight, of_hidden_weight, *of_biases, *of_state]
 
 
-def _native_steps_back(
+def _kernel_steps_back(
     recurrence: Recurrence,
     input_gates: Tensor,
     weight: Tensor,
@@ -218,9 +218,9 @@ def _native_steps_back(
 ) -> tuple[Gates, Tensor, State]:
     """`_steps_back` by the C++ kernels."""
     tensors = (input_gates, saved.hidden_gates, list(saved.before), weight, bias, grads[0], list(grads[1:]))
-    call = native.product_arguments(recurrence.product, weight, convolution=False)
+    arguments = kernels.product_arguments(recurrence.product, weight, convolution=False)
     results = torch.ops.prproduct.recurrent_backward(
-        recurrence.cell.name, *tensors, recurrence.batch_sizes, recurrence.reverse, *call
+        recurrence.cell.name, *tensors, recurrence.batch_sizes, recurrence.reverse, *arguments
     )
     of_gates = (results[0], results[1] if recurrence.cell.gates_apart else results[0])
     of_weight, *of_state = results[1 + recurrence.cell.gates_apart :]
@@ -240,7 +240,7 @@ def _steps_back(
     rule = Rule.at(Linear(), recurrence.product, Operands(before[0], weight, None, hidden_gates), hidden_gates)
     of_gates = [torch.empty_like(t, memory_format=torch.contiguous_format) for t in (input_gates, hidden_gates)]
     scaled = torch.empty_like(of_gates[1], dtype=rule.pairs.output.dtype)
-    along: Tensor | None = None
+    sums: Tensor | None = None
     grad_output, waiting = grads[0], tuple(grads[1:])
     grad = tuple(w[: _count(steps[-1])] for w in waiting)
     for rows in reversed(steps):
@@ -253,10 +253,10 @@ def _steps_back(
         here = rule.rows(rows)
         for_weight, for_input = here.split(of_gates[1][rows])
         scaled[rows] = 0.0 if for_weight.scaled_grad is None else for_weight.scaled_grad
-        if for_weight.along is not None:
-            along = for_weight.along if along is None else along + for_weight.along
+        if for_weight.sums is not None:
+            sums = for_weight.sums if sums is None else sums + for_weight.sums
         grad = (own[0] + here.input_gradient(for_input, of_gates[1][rows]), *own[1:])
-    of_weight = rule.weight_gradient(GradientTerm(scaled, along), of_gates[1])
+    of_weight = rule.weight_gradient(GradientTerm(scaled, sums), of_gates[1])
     return (of_gates[0], of_gates[1]), of_weight, _finish(grad, waiting)
 
 

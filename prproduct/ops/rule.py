@@ -13,7 +13,7 @@ number a vector. For a convolution the rows of X are its windows, and ‖x_n‖�
 Zero vectors count as orthogonal to everything: at x = 0, `pr` gives ∂/∂x = w, `r` and `no-direction` give 0.
 
 This serves every device, dtype, product and transform; it is what torch.compile traces. In eager mode it makes some ten
-passes over memory, where the C++ kernels (`native.py`) make one.
+passes over memory, where the C++ kernels (`kernels.py`) make one.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class GradientTerm(NamedTuple):
     """What the two terms of dW, or of dX, are computed from. None stands for zero."""
 
     scaled_grad: Tensor | None  # D∘g, shaped as g
-    along: Tensor | None  # Σ (L − D)·cos θ·g·‖other vector‖, shaped as the norms of the vectors it is added along
+    sums: Tensor | None  # Σ (L − D)·cos θ·g·‖other vector‖, shaped as the norms of the vectors it is added along
 
 
 def gradients(
@@ -120,7 +120,7 @@ class Rule:
         else:
             of_input = self._native(for_input.scaled_grad, grad, wants_input, False)[0]
             of_weight = self._native(for_weight.scaled_grad, grad, False, wants_weight)[1]
-        return self._along_input(of_input, for_input.along), self._along_weight(of_weight, for_weight.along)
+        return self._along_input(of_input, for_input.sums), self._along_weight(of_weight, for_weight.sums)
 
     def split(self, grad: Tensor) -> tuple[GradientTerm, GradientTerm]:
         """The terms for dW and for dX, in the working dtype."""
@@ -128,11 +128,11 @@ class Rule:
 
     def weight_gradient(self, term: GradientTerm, grad: Tensor) -> Tensor:
         """dW."""
-        return cast(Tensor, self._along_weight(self._native(term.scaled_grad, grad, False, True)[1], term.along))
+        return cast(Tensor, self._along_weight(self._native(term.scaled_grad, grad, False, True)[1], term.sums))
 
     def input_gradient(self, term: GradientTerm, grad: Tensor) -> Tensor:
         """dX."""
-        return cast(Tensor, self._along_input(self._native(term.scaled_grad, grad, True, False)[0], term.along))
+        return cast(Tensor, self._along_input(self._native(term.scaled_grad, grad, True, False)[0], term.sums))
 
     def _native(self, scaled_grad: Tensor | None, grad: Tensor, wants_input: bool, wants_weight: bool) -> Gradients:
         """The native backward of D∘g."""
@@ -150,14 +150,14 @@ class Rule:
         of_input, of_weight = (None if t is None else t.to(scaled_grad.dtype) * scale for t in results)
         return of_input, of_weight
 
-    def _along_weight(self, result: Tensor | None, along: Tensor | None) -> Tensor | None:
-        if result is not None and along is not None:
-            result = self.contraction.add_along_weight(result, along, self.weight, self.pairs)
+    def _along_weight(self, result: Tensor | None, sums: Tensor | None) -> Tensor | None:
+        if result is not None and sums is not None:
+            result = self.contraction.add_along_weight(result, sums, self.weight, self.pairs)
         return None if result is None else result.to(self.weight.dtype)
 
-    def _along_input(self, result: Tensor | None, along: Tensor | None) -> Tensor | None:
-        if result is not None and along is not None:
-            result = self.contraction.add_along_input(result, along, self.input, self.weight, self.pairs)
+    def _along_input(self, result: Tensor | None, sums: Tensor | None) -> Tensor | None:
+        if result is not None and sums is not None:
+            result = self.contraction.add_along_input(result, sums, self.input, self.weight, self.pairs)
         return None if result is None else result.to(self.input.dtype)
 
 

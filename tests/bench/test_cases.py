@@ -11,14 +11,14 @@ from prproduct.bench.cases import CASES, SWEEPS, Case, chosen, output_of, swept
 from prproduct.bench.literal import make_literal, why_not_literal
 from prproduct.bench.measure import Variants, measure
 from prproduct.bench.networks import GPT, InPlaceNet
-from prproduct.bench.profiling import NATIVE_OPS, PLAIN, kept_bytes, path_of
+from prproduct.bench.profiling import CPP, PLAIN, kept_bytes, path_of
 from prproduct.bench.results import Settings
 from prproduct.bench.reward import RewardCase
 from prproduct.bench.timing import AGAIN, OURS, REFERENCE, Budget
 from prproduct.bench.timing import NATIVE as NATIVE_STEP
 from prproduct.classification.models.vit import ViT
 from prproduct.lab.errors import InputError
-from prproduct.ops import native
+from prproduct.ops import kernels
 
 LAYERS = [case for case in CASES if isinstance(case, Case) and not case.classes]
 NETS = [case for case in CASES if isinstance(case, Case) and case.classes]
@@ -128,8 +128,8 @@ def layer_step(product="pr"):
 
 
 def test_the_path_is_the_one_that_ran():
-    assert path_of(layer_step()) == NATIVE_OPS
-    with native.disabled():
+    assert path_of(layer_step()) == CPP
+    with kernels.disabled():
         assert path_of(layer_step()) == PLAIN
 
 
@@ -140,7 +140,7 @@ def test_a_row_holds_every_time_and_both_memories(case):
         OURS: 2,
         REFERENCE: 1,
     }
-    assert row.path == NATIVE_OPS
+    assert row.path == CPP
     assert row.saved_ours >= row.saved_native > 0
     assert row.without_reference is None
 

@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn.utils import parametrizations
 
 import prproduct as pr
-from prproduct.ops import native
+from prproduct.ops import kernels
 
 
 class Token(nn.Module):
@@ -99,6 +99,6 @@ def test_a_model_of_one_layer_and_one_without_weights():
 def test_an_implementation_other_than_the_cpus_kernels_is_named(monkeypatch):
     model = pr.convert(nn.Linear(3, 2))
     assert "eager backward" not in str(pr.report(model))
-    monkeypatch.setattr(native, "library", lambda: False)
+    monkeypatch.setattr(kernels, "library", lambda: False)
     assert str(pr.report(model)).endswith("eager backward on cpu by plain torch")
     assert "eager backward" not in str(pr.report(nn.Linear(3, 2)))

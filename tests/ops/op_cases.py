@@ -1,11 +1,12 @@
 """Layers to run by the C++ kernels and by plain torch, and how far apart the two may be."""
 
+import compare
 import torch
 
 import prproduct as pr
-from prproduct.ops import native
+from prproduct.ops import kernels
 
-PRODUCTS = ["pr", "r", "tempered:0.3", "tempered:0.5", "no-length", "no-direction", "no-direction-w", "pr-w"]
+PRODUCTS = [name for name in compare.PRODUCTS if name != "p"] + ["tempered:0.5"]
 LAYERS = {
     "linear": (pr.functional.linear, (7, 5), (3, 5), {}),
     "linear, many outputs": (pr.functional.linear, (7, 5), (1100, 5), {}),
@@ -51,7 +52,7 @@ def operands(name, dtype, seed=0):
 def both_gradients(y, tensors, grad):
     """By the C++ kernels, and by plain torch."""
     got = torch.autograd.grad(y, tensors, grad, retain_graph=True)
-    with native.disabled():
+    with kernels.disabled():
         return got, torch.autograd.grad(y, tensors, grad, retain_graph=True)
 
 

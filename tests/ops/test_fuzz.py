@@ -6,12 +6,12 @@
 import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from op_cases import assert_equal_to_rounding, both_gradients
+from op_cases import PRODUCTS, assert_equal_to_rounding, both_gradients
 
 import prproduct as pr
-from prproduct.ops import native
+from prproduct.ops import kernels
 
-PRODUCTS = st.sampled_from(["pr", "r", "tempered:0.7", "no-length", "no-direction", "pr-w"])
+ANY_PRODUCT = st.sampled_from(PRODUCTS)
 DTYPES = st.sampled_from([torch.float32, torch.float64])
 SEEDS = st.integers(0, 2**31)
 NEAR_PARALLEL = 1000.0  # vectors of two features often are, and 1/|sin θ| multiplies the rounding of p
@@ -38,7 +38,7 @@ LAYOUTS = st.sampled_from(["contiguous", "transposed", "strided", "expanded"])
     layouts=st.tuples(LAYOUTS, LAYOUTS, LAYOUTS),
     threads=st.sampled_from([1, 3]),
     dtype=DTYPES,
-    product=PRODUCTS,
+    product=ANY_PRODUCT,
     bias=st.booleans(),
     seed=SEEDS,
 )
@@ -78,7 +78,7 @@ def geometries(draw):
     layouts=st.tuples(LAYOUTS, LAYOUTS, LAYOUTS),
     threads=st.sampled_from([1, 3]),
     dtype=DTYPES,
-    product=PRODUCTS,
+    product=ANY_PRODUCT,
     seed=SEEDS,
 )
 def test_convolutions(geometry, batch, channels, layouts, threads, dtype, product, seed):
@@ -128,7 +128,7 @@ def test_recurrent_layers(kind, lengths, inputs, size, bias, product, seed):
     inputs=st.integers(1, 300),
     outputs=st.integers(1, 600),
     dtype=st.sampled_from([torch.bfloat16, torch.float16]),
-    product=PRODUCTS,
+    product=ANY_PRODUCT,
     seed=SEEDS,
 )
 def test_half_types(rows, inputs, outputs, dtype, product, seed):
@@ -150,7 +150,7 @@ TENSOR_SHAPES = st.lists(st.integers(0, 4), max_size=5)
 )
 def test_arguments_of_any_kind_give_a_result_or_an_error(shapes, numbers, groups, seed):
     """No input from Python may crash the process."""
-    assert native.library()
+    assert kernels.library()
     torch.manual_seed(seed)
     grad, input, weight, output = (torch.randn(shape) for shape in shapes)
     call = ("pr", 0.0, 1e-6, True, True)

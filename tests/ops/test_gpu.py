@@ -13,7 +13,7 @@ from torch import nn
 
 import prproduct as pr
 from prproduct import reference
-from prproduct.ops import native
+from prproduct.ops import kernels
 from prproduct.ops.angles import floor_of_sin_square
 
 pytestmark = pytest.mark.usefixtures("device")
@@ -34,7 +34,7 @@ def step(net, x):
 
 def test_kernels_serve_this_device(device):
     """Where they do not, a warning says why, and the other tests compare plain torch with itself."""
-    assert native.implementation(device) == ("C++ kernels" if device.type == "cpu" else "Triton kernels")
+    assert kernels.implementation(device) == ("C++ kernels" if device.type == "cpu" else "Triton kernels")
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

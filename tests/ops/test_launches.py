@@ -7,16 +7,16 @@ reading a number off one, or a shape that depends on numbers, raises.
 import pytest
 import torch
 from launches import Launches
+from op_cases import PRODUCTS
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import prproduct as pr
-from prproduct.ops import native, rule, triton_operators
+from prproduct.ops import kernels, rule, triton_operators
 from prproduct.ops.contractions import Convolution, Linear
 from prproduct.ops.rule import Operands
 from prproduct.products import resolve
 
-PRODUCTS = ["pr", "r", "tempered:0.3", "no-length", "no-direction", "no-direction-w", "pr-w"]
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 LAYERS = {
     "linear": (Linear(), (2048, 512), (2048, 512)),
@@ -38,7 +38,7 @@ def by_triton(monkeypatch):
         launches.add(kernel, [*arguments, *adds])
 
     monkeypatch.setattr(triton_operators, "launch", record)
-    monkeypatch.setattr(native, "operators_for", lambda t: triton_operators)
+    monkeypatch.setattr(kernels, "operators_for", lambda t: triton_operators)
 
 
 def fake_operands(name, dtype, memory_format=torch.contiguous_format):
@@ -84,7 +84,7 @@ def beside_native(*args, **kwargs):
 )
 def test_so_many_launches_beside_the_native_backward(name, memory_format, most, dtype, by_triton):
     """The targets are 4 for a linear layer and 8 for a 3×3 convolution; float16 takes one more, for max |g|."""
-    names, _ = beside_native(name, dtype, native, memory_format=memory_format)
+    names, _ = beside_native(name, dtype, kernels, memory_format=memory_format)
     assert len(names) == most + (dtype == torch.float16), names
 
 
@@ -97,7 +97,7 @@ def test_so_many_launches_in_plain_torch(name, most):
 @pytest.mark.parametrize(("name", "per_output", "per_input"), [("linear", 3.1, 4.1), ("conv 1×1", 3.1, 4.2)])
 def test_every_number_is_read_and_written_once(name, per_output, per_input, by_triton):
     """3 numbers an output (output, g, D∘g), 4 an input and a weight: one for the norm, three for the correction."""
-    _, size = beside_native(name, torch.float32, native)
+    _, size = beside_native(name, torch.float32, kernels)
     _, input_shape, weight_shape = LAYERS[name]
     inputs, weights = (torch.Size(shape).numel() for shape in (input_shape, weight_shape))
     outputs = inputs // input_shape[1] * weight_shape[0]
@@ -109,12 +109,12 @@ def test_every_number_is_read_and_written_once(name, per_output, per_input, by_t
 @pytest.mark.parametrize("name", LAYERS)
 def test_no_number_is_read_off_the_gpu(name, product, by_triton):
     """Neither by the kernels' operators nor by the rule, which users' products and torch.compile take."""
-    for implementation in (native, rule):
+    for implementation in (kernels, rule):
         assert launches_of(name, torch.float16, implementation, product)[1].names
     with FakeTensorMode(), torch.no_grad(), Launches() as launches:
         contraction, operands, _ = fake_operands(name, torch.float32)
         if product == "r":
-            for implementation in (native, rule):
+            for implementation in (kernels, rule):
                 implementation.value(contraction, resolve(product), operands.input, operands.weight)
             assert "prproduct_split" in launches.names
 

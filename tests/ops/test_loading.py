@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from prproduct.ops import native, triton_operators
+from prproduct.ops import kernels, triton_operators
 
 ROOT = Path(__file__).parents[2]
 STEP = """
@@ -22,8 +22,8 @@ with warnings.catch_warnings(record=True) as caught:
     layer = pr.nn.Linear(3, 2)
     for _ in range(2):
         layer(torch.ones(4, 3)).sum().backward()
-from prproduct.ops import native
-print(native.implementation(), "|", *(str(warning.message) for warning in caught))
+from prproduct.ops import kernels
+print(kernels.implementation(), "|", *(str(warning.message) for warning in caught))
 """
 
 
@@ -47,7 +47,7 @@ def test_a_library_that_cannot_be_loaded_is_refused_with_one_warning(broken, tmp
         path.write_bytes(content[broken])
     monkeypatch.setenv("PRPRODUCT_LIBRARY", str(path))
     with pytest.warns(UserWarning, match=r"C\+\+ kernels cannot be used \(.*_C\.abi3\.so") as warned:
-        assert not native.library.__wrapped__()
+        assert not kernels.library.__wrapped__()
     assert len(warned) == 1
 
 
@@ -113,15 +113,15 @@ def test_a_gpu_without_triton_is_said_once_and_plain_torch_serves(monkeypatch):
         raise ModuleNotFoundError("No module named 'triton'")
 
     monkeypatch.setattr(triton_operators, "try_on", missing)
-    native.triton_serves.cache_clear()
+    kernels.triton_serves.cache_clear()
     with pytest.warns(UserWarning, match=r"cannot be used on cuda:7 \(No module named 'triton'\): plain torch serves"):
-        assert native.implementation("cuda:7") == "plain torch"
-    assert native.implementation("cuda:7") == "plain torch"  # without another warning, which would be an error
-    native.triton_serves.cache_clear()
+        assert kernels.implementation("cuda:7") == "plain torch"
+    assert kernels.implementation("cuda:7") == "plain torch"  # without another warning, which would be an error
+    kernels.triton_serves.cache_clear()
     monkeypatch.setattr(triton_operators, "try_on", lambda device: None)
-    assert native.implementation("cuda:7") == "Triton kernels"
-    assert native.implementation("mps") == native.implementation("meta") == "plain torch"
-    native.triton_serves.cache_clear()
+    assert kernels.implementation("cuda:7") == "Triton kernels"
+    assert kernels.implementation("mps") == kernels.implementation("meta") == "plain torch"
+    kernels.triton_serves.cache_clear()
 
 
 def test_running_out_of_memory_at_the_first_kernel_is_torchs_error(monkeypatch):
@@ -129,9 +129,9 @@ def test_running_out_of_memory_at_the_first_kernel_is_torchs_error(monkeypatch):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(triton_operators, "try_on", full)
-    native.triton_serves.cache_clear()
+    kernels.triton_serves.cache_clear()
     with pytest.raises(torch.OutOfMemoryError):
-        native.implementation("cuda:7")
+        kernels.implementation("cuda:7")
     monkeypatch.setattr(triton_operators, "try_on", lambda device: None)
-    assert native.implementation("cuda:7") == "Triton kernels"  # the next time there may be room
-    native.triton_serves.cache_clear()
+    assert kernels.implementation("cuda:7") == "Triton kernels"  # the next time there may be room
+    kernels.triton_serves.cache_clear()

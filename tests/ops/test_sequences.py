@@ -8,7 +8,7 @@ from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 
 import prproduct as pr
-from prproduct.ops import native
+from prproduct.ops import kernels
 
 CLOSED_FORM = [name for name in PRODUCTS if name != "r"]
 KINDS = ["LSTM", "GRU", "tanh", "relu"]
@@ -45,7 +45,7 @@ def test_equal_plain_torch(kind, product, bias, count, set_threads):
     set_threads(count)
     layer, x, grads = case(kind, product, bidirectional=True, bias=bias)
     results, gradients = run(layer, x, grads)
-    with native.disabled():
+    with kernels.disabled():
         expected, expected_gradients = run(layer, x, grads)
     for a, b in zip((*results, *gradients), (*expected, *expected_gradients), strict=True):
         assert relative_error(a, b) <= 1e-5
@@ -78,7 +78,7 @@ def test_sequences_of_any_lengths_equal_plain_torch(kind, product, lengths, set_
         return [output.data, *state, *torch.autograd.grad(loss, (x, *states, *layer.parameters()))]
 
     got = results()
-    with native.disabled():
+    with kernels.disabled():
         expected = results()
     for a, b in zip(got, expected, strict=True):
         assert relative_error(a, b) <= 1e-5

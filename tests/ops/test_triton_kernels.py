@@ -12,7 +12,7 @@ from compare import relative_error
 from op_cases import LAYERS, PRODUCTS, TOLERANCES, assert_equal_to_rounding, both_gradients, operands
 
 import prproduct as pr
-from prproduct.ops import native, triton_operators
+from prproduct.ops import kernels, triton_operators
 from prproduct.ops.angles import floor_of_sin_square
 
 if os.environ.get("TRITON_INTERPRET") != "1":
@@ -33,8 +33,8 @@ def launched(monkeypatch):
         launch(kernel, *arguments, **constants)
 
     monkeypatch.setattr(triton_operators, "launch", recorded)
-    monkeypatch.setattr(native, "operators_for", lambda t: triton_operators)
-    monkeypatch.setattr(native, "library", lambda: True)
+    monkeypatch.setattr(kernels, "operators_for", lambda t: triton_operators)
+    monkeypatch.setattr(kernels, "library", lambda: True)
     return names
 
 
@@ -77,7 +77,7 @@ def test_the_value_of_r_equals_plain_torch_and_may_be_written_into(name, launche
     op, x, w, bias, options = layer(name, torch.float32)
     y = op(x, w, bias, product="r", **options)
     assert "split" in launched
-    with native.disabled():
+    with kernels.disabled():
         expected = op(x, w, bias, product="r", **options)
     assert relative_error(y, expected) <= 1e-6
     y.relu_()
@@ -186,7 +186,7 @@ def test_squares_of_long_vectors_add_up_exactly():
     call = (torch.ones(1, 1), x, w, None, p, "pr", 0.0, floor, False, True)
     grad_weight = triton_operators.linear_backward(*call)[1]
     exact = w.double().requires_grad_()
-    with native.disabled():
+    with kernels.disabled():
         pr.functional.linear(x.double(), exact).backward()
     assert relative_error(grad_weight, exact.grad) < 0.02
 

@@ -29,13 +29,13 @@ from torch import Tensor
 
 from prproduct.captioning.metrics.frequencies import ORDER
 from prproduct.captioning.metrics.ngram_metrics import SCALE, WeightedCaption, similarity
-from prproduct.ops import native
+from prproduct.ops import kernels
 
 
 @functools.cache
 def operators() -> Any:
     """`torch.ops.prproduct`, or this module if the compiled library cannot be loaded."""
-    if not native.library():
+    if not kernels.library():
         return sys.modules[__name__]
     _register_fakes()
     return torch.ops.prproduct

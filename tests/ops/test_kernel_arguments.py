@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from prproduct.ops import native
+from prproduct.ops import kernels
 
-assert native.library()
+assert kernels.library()
 PRODUCT = ("pr", 0.0, 1e-6)
 GEOMETRY = {"stride": [1, 1], "padding": [1, 1], "dilation": [1, 1], "transposed": False, "output_padding": [0, 0]}
 
@@ -92,8 +92,8 @@ def test_the_right_arguments_are_taken():
         (linear, {"bias": torch.ones(4)}, r"bias has shape \(4,\), expected \(3,\)"),
         (linear, {"input": torch.ones(4, 5).double()}, "input differs from grad in dtype"),
         (linear, {"grad": torch.ones(4, 3).long()}, "differs from grad in dtype"),
-        (linear, {"product": "none"}, "no native loop for product 'none'"),
-        (linear, {"product": ""}, "no native loop for product ''"),
+        (linear, {"product": "none"}, "no kernel for product 'none'"),
+        (linear, {"product": ""}, "no kernel for product ''"),
         (convolution, {"grad": torch.ones(2, 6, 7, 6)}, "grad has shape"),
         (convolution, {"output": torch.ones(2, 6, 7)}, "output has shape"),
         (convolution, {"groups": 0}, "groups must be at least 1"),
@@ -127,7 +127,7 @@ def test_the_right_arguments_are_taken():
         (recurrent_back, {"before": [torch.ones(6, 2)]}, "before has 1 states"),
         (recurrent_back, {"before": [torch.ones(6, 2), torch.ones(5, 2)]}, "before has shape"),
         (recurrent_back, {"grad_output": torch.ones(6, 3)}, "grad_output has shape"),
-        (recurrent_back, {"product": "p"}, "no native loop for product 'p'"),
+        (recurrent_back, {"product": "p"}, "no kernel for product 'p'"),
     ],
 )
 def test_wrong_arguments_are_named_in_one_line(call, changed, message):

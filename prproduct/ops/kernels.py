@@ -147,15 +147,15 @@ def gradients(
     if output is None:
         output, bias = contraction.native(input, weight, None), None
     operators = operators_for(grad)
-    call = (*product_arguments(product, grad, contraction.is_convolution), wants_input, wants_weight)
+    arguments = (*product_arguments(product, grad, contraction.is_convolution), wants_input, wants_weight)
     if isinstance(contraction, Linear):
         rows, vectors = as_rows(input), weight if weight.dim() == 2 else weight.unsqueeze(0)
         bias = bias if bias is None or bias.shape == vectors.shape[:1] else bias.expand(len(vectors))
         tensors = (contraction.as_pairs(grad), rows, vectors, bias, contraction.as_pairs(output))
-        dx, dw = operators.linear_backward(*tensors, *call)
+        dx, dw = operators.linear_backward(*tensors, *arguments)
     else:
         geometry = _geometry(cast(Convolution, contraction))
-        dx, dw = operators.convolution_backward(grad, input, weight, bias, output, *geometry, *call)
+        dx, dw = operators.convolution_backward(grad, input, weight, bias, output, *geometry, *arguments)
     return _as(dx, operands.input) if wants_input else None, _as(dw, operands.weight) if wants_weight else None
 
 
@@ -170,12 +170,12 @@ def value(contraction: Contraction, product: Product, input: Tensor, weight: Ten
     dtype = input.dtype
     input, weight = (t.to(working_dtype(t.dtype)) for t in (input, weight))
     p = contraction.native(input, weight, None)
-    operators, call = operators_for(p), product_arguments(product, p, contraction.is_convolution)
+    operators, arguments = operators_for(p), product_arguments(product, p, contraction.is_convolution)
     if isinstance(contraction, Linear):
         tensors = (contraction.as_pairs(p), as_rows(input), torch.atleast_2d(weight))
-        return operators.linear_value(*tensors, *call).view(p.shape).to(dtype)
+        return operators.linear_value(*tensors, *arguments).view(p.shape).to(dtype)
     geometry = _geometry(cast(Convolution, contraction))
-    return operators.convolution_value(p, input, weight, *geometry, *call).to(dtype)
+    return operators.convolution_value(p, input, weight, *geometry, *arguments).to(dtype)
 
 
 def product_arguments(product: Product, output: Tensor, convolution: bool) -> tuple[str, float, float]:

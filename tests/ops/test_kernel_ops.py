@@ -9,14 +9,14 @@ from compare import relative_error
 from op_cases import LAYERS, PRODUCTS, TOLERANCES, assert_equal_to_rounding, both_gradients, operands
 
 import prproduct as pr
-from prproduct.ops import native
+from prproduct.ops import kernels
 from prproduct.ops.angles import floor_of_sin_square
 
 HALVES = [torch.bfloat16, torch.float16]
 NOT_ON_CPUS = ("transpose", "conv3d")  # in names of convolutions that torch does not have for half types there
 
 
-def ran_natively(function) -> bool:
+def ran_by_kernels(function) -> bool:
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
         function()
     return any(event.name.startswith("prproduct::") for event in profiler.events())
@@ -61,8 +61,8 @@ def assert_half_types_equal_plain_torch(name, product, dtype):
 @pytest.mark.parametrize("name", LAYERS)
 def test_the_kernels_run(name):
     op, x, w, bias, options = operands(name, torch.float32)
-    assert ran_natively(lambda: op(x, w, bias, **options).sum().backward())
-    assert ran_natively(lambda: op(x, w, bias, product="r", **options))
+    assert ran_by_kernels(lambda: op(x, w, bias, **options).sum().backward())
+    assert ran_by_kernels(lambda: op(x, w, bias, product="r", **options))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -70,7 +70,7 @@ def test_the_kernels_run(name):
 def test_a_value_of_its_own_equals_plain_torch_and_may_be_written_into(name, dtype):
     op, x, w, bias, options = operands(name, dtype)
     y = op(x, w, bias, product="r", **options)
-    with native.disabled():
+    with kernels.disabled():
         expected = op(x, w, bias, product="r", **options)
     assert y.stride() == expected.stride()
     assert relative_error(y, expected) <= (1e-14 if dtype == torch.float64 else 1e-6)
