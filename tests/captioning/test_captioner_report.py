@@ -16,6 +16,7 @@ from small_dataset import run as train_small
 from prproduct.captioning import paper, report
 from prproduct.captioning.configuration import CaptionerConfig
 from prproduct.captioning.report.runs import UNUSED, comparisons, groups
+from prproduct.captioning.report.scores import COLUMNS, Column
 from prproduct.captioning.report.training import PARTS, endings, series, share, step_seconds
 from prproduct.captioning.results import examples_file, read_examples, write_results
 from prproduct.cli import main
@@ -137,6 +138,17 @@ def test_the_papers_numbers_stand_below_ours_phase_by_phase(tmp_path):
             row = " | ".join(f"{value:.1f}" for value in paper.TABLE_2[phase][product])
             assert lines[heading + 2 + 2 * place] == f" | paper |  | {row}"
     assert " | paper |  | +0.1 | 0.0 | +0.1 | +0.1 | +0.2 | +0.1 | +1.1 | 0.0" in lines, "PR − P behind REINFORCE"
+
+
+def test_a_metric_that_the_paper_lacks_is_a_column_behind_the_papers(tmp_path, monkeypatch):
+    assert tuple(COLUMNS)[: len(paper.METRICS)] == paper.METRICS, "the paper's numbers stand below ours by their place"
+    monkeypatch.setitem(COLUMNS, "another", Column("Bleu_1", "bleu"))
+    both_phases(tmp_path, {"p": [40.0], "pr": [45.0]})
+    lines = all_said([tmp_path]).splitlines()
+    assert any(line.endswith("| CIDEr | SPICE | another") for line in lines)
+    assert any(line.startswith("PR | ours | 1 | 20.0 ") and line.endswith("| 45.0 | – | 20.0") for line in lines)
+    assert any(line.startswith(" | paper |  | 76.8 ") and line.endswith(" | 116.1 | 21.1 | ") for line in lines)
+    assert any(line.startswith(" | paper |  | +0.1 ") and line.endswith(" | +1.1 | 0.0 | ") for line in lines)
 
 
 def test_a_metric_that_could_not_be_computed_is_a_dash_with_its_reason(tmp_path):

@@ -30,7 +30,7 @@ Rows = list[tuple[Text, ...] | Heading]
 
 
 def _columns(scored: Iterable[ScoredStage]) -> list[str]:
-    """The columns of Table 2, and the share of true captions if it is known."""
+    """The columns of the scores, and the share of true captions if it is known."""
     known = any(one.sample(product, SHARE_TRUE) for one in scored for product in one.scores)
     return [*COLUMNS, *([SHARE_TRUE] if known else [])]
 
@@ -78,7 +78,7 @@ def _table(scored: Sequence[ScoredStage]) -> Table:
 
 def _beyond(columns: Sequence[str]) -> list[str]:
     """Empty cells for the columns that the paper's table does not have."""
-    return [""] * (len(columns) - len(COLUMNS))
+    return [""] * (len(columns) - len(paper.METRICS))
 
 
 def _title(one: ScoredStage) -> str:
