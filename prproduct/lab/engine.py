@@ -25,7 +25,7 @@ from prproduct.lab.checkpoints import Checkpoint
 from prproduct.lab.errors import InputError
 from prproduct.lab.hardware import cores, in_first, summed
 from prproduct.lab.nonfinite import DivergedError, all_finite, where_it_began
-from prproduct.lab.progress import Silent
+from prproduct.lab.progress import NoProgress
 from prproduct.lab.recording import Recorder
 from prproduct.lab.runs import CHECKPOINTS, Run
 from prproduct.lab.seeds import seed_of
@@ -121,7 +121,7 @@ class TrainingLoop:
     """
 
     def __init__(
-        self, task: Task, fabric: Fabric, run: Run | None, settings: Settings, progress: Silent, stop: StopSignals
+        self, task: Task, fabric: Fabric, run: Run | None, settings: Settings, progress: NoProgress, stop: StopSignals
     ) -> None:
         self.task, self.fabric, self.run, self.settings = task, fabric, run, settings
         self.progress, self.stop = progress, stop
