@@ -86,8 +86,8 @@ def _one_line_for_a_dead_process(fabric: Fabric, folder: str | Path) -> Iterator
 
 
 def _connection_broke(error: Exception) -> bool:
-    said = str(error).lower()
-    return any(words in said for words in ("connection closed", "connection reset", "broken pipe", "gloo", "nccl"))
+    message = str(error).lower()
+    return any(words in message for words in ("connection closed", "connection reset", "broken pipe", "gloo", "nccl"))
 
 
 def _absolute(place: Path | str) -> str:
