@@ -397,18 +397,16 @@ def test_pictures_without_a_captioner_are_refused(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("command", "name"),
+    ("places", "name"),
     [
-        ("prproduct train captioner --captions data/flickr8k --phase xe", "flickr8k"),
-        ("prproduct reproduce captions --captions=/data/coco", "coco"),
-        ("prproduct train captioner --captions data/flickr8k/captions", "flickr8k"),
-        ("prproduct train captioner --captions captions", "captions"),
-        ("prproduct reproduce captions --scale quick", "world"),
-        ("python notebook.py", f"captions {DATA['captions']}"),
-        ("prproduct 'unfinished", f"captions {DATA['captions']}"),
+        ({"captions": "/data/flickr8k"}, "flickr8k"),
+        ({"captions": "/data/flickr8k/captions"}, "flickr8k"),
+        ({"captions": "captions"}, "captions"),
+        ({"captions": "world"}, "world"),
+        ({}, f"captions {DATA['captions']}"),
     ],
 )
-def test_captions_are_called_what_the_command_called_them(tmp_path, command, name):
-    made_run(tmp_path / "a", command=command)
+def test_captions_are_called_what_their_folder_is_called(tmp_path, places, name):
+    made_run(tmp_path / "a", places=places)
     (group,) = groups(files.find([tmp_path]))
     assert group.captions == name
