@@ -60,15 +60,15 @@ def _line(comparison: Comparison) -> Text:
     title = Strong(f"{display(comparison.product)}, {place}: {verdict(comparison)}.")
     if difference is None:
         return (title, " No seed has the CIDEr of both products.")
-    numbers = f" Test CIDEr {_mean(one, comparison.product)}, P's {_mean(one, BASELINE)}; "
+    numbers = f" Test CIDEr {_mean(one, comparison.product)}, P's {_mean(one, BASELINE)}"
     if difference.n == 1:
-        return (title, numbers, f"{_points(difference.mean)}. One pair does not tell chance from effect.")
+        return (title, numbers, ". One pair does not tell chance from effect.")
     if comparison.adjusted is None:
-        return (title, numbers, f"{_points(difference.mean)} in each of {difference.n} pairs.")
+        return (title, numbers, "; the difference is the same in every pair.")
     p_value = p_text(comparison.adjusted)
     relation = p_value if p_value.startswith("<") else f"= {p_value}"
-    between = f"95 % interval {number(difference.low, 1, sign=True)} to {number(difference.high, 1, sign=True)}"
-    return (title, numbers, f"over {difference.n} pairs {_points(difference.mean)}, {between}, p {relation}.")
+    between = f"{number(difference.low, 1, sign=True)} to {number(difference.high, 1, sign=True)}"
+    return (title, numbers, f"; the difference's 95 % interval is {between}, p {relation}.")
 
 
 def _reinforced(group: Group) -> list[Text]:
@@ -143,9 +143,3 @@ def _place(one: ScoredStage) -> str:
 def _mean(one: ScoredStage, product: str) -> str:
     sample = one.sample(product, "CIDEr")
     return "–" if sample is None else f"{number(sample.mean, 1)} (n{NBSP}={NBSP}{sample.n})"
-
-
-def _points(mean: float) -> str:
-    if not float(f"{mean:.1f}"):
-        return "no difference to one decimal"
-    return f"{number(abs(mean), 1)} points {'higher' if mean > 0 else 'lower'}"
