@@ -14,6 +14,7 @@ from prproduct.classification.training import ClassifierConfig, config_of, train
 from prproduct.lab.hardware import Hardware
 from prproduct.lab.options import (
     CheckpointMinutes,
+    DataDir,
     Quiet,
     Restart,
     Resume,
@@ -54,7 +55,7 @@ def classifier(
     run: Folder = None,
     resume: Resume = False,
     restart: Restart = False,
-    data_dir: Annotated[Path | None, typer.Option(help="the folder that holds data sets", show_default=False)] = None,
+    data_dir: DataDir = None,
     checkpoint_minutes: CheckpointMinutes = 10.0,
     tensorboard: TensorBoard = True,
     quiet: Quiet = False,
