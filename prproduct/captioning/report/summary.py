@@ -12,21 +12,21 @@ from prproduct.lab.report.content import Block, Bullets, Paragraph, Section, Str
 from prproduct.lab.report.observations import BASELINE, NBSP, how_tested, left_out
 
 
-def summary(groups: Sequence[Group], found: Sequence[Comparison]) -> Section:
+def summary(groups: Sequence[Group], comparisons: Sequence[Comparison]) -> Section:
     """The section with the headline, a line for each comparison, and how they were tested."""
     runs = [run for group in groups for run in group.runs]
-    blocks: list[Block] = [Paragraph((Strong(_headline(groups, found)),))]
+    blocks: list[Block] = [Paragraph((Strong(_headline(groups, comparisons)),))]
     if len(groups) == 1:
         blocks.append(Paragraph(f"All runs: {groups[0].name}."))
-    items = [_line(comparison) for comparison in sorted(found, key=lambda one: one.product != "pr")]
+    items = [_line(comparison) for comparison in sorted(comparisons, key=lambda one: one.product != "pr")]
     for group in groups:
         items += [*_reinforced(group), *_angles(group), *_costs(group)]
     if items:
         blocks.append(Bullets(tuple(items)))
     blocks += left_out(runs)
-    if found:
+    if comparisons:
         measure = "Products are judged by the CIDEr of test captions, in percent as the paper gives it."
-        blocks.append(Paragraph(f"{measure} {how_tested(len(found))}", note=True))
+        blocks.append(Paragraph(f"{measure} {how_tested(len(comparisons))}", note=True))
     return Section("Summary", tuple(blocks))
 
 
@@ -35,12 +35,12 @@ def verdict(comparison: Comparison) -> str:
     return observations.verdict(comparison.difference, lambda mean: mean > 0, digits=1)
 
 
-def _headline(groups: Sequence[Group], found: Sequence[Comparison]) -> str:
+def _headline(groups: Sequence[Group], comparisons: Sequence[Comparison]) -> str:
     if not any(stage.counted for group in groups for stage in group.stages):
         return "No run is finished, so there is nothing to compare yet."
     if not any(list(group.scored_stages()) for group in groups):
         return "No run has scored test captions yet, so there is nothing to compare."
-    asked = [comparison for comparison in found if comparison.product == "pr"] or list(found)
+    asked = [comparison for comparison in comparisons if comparison.product == "pr"] or list(comparisons)
     if not asked:
         return "Nothing can be compared: no other product was trained in the same configuration as the inner product P."
     name = "PR" if asked[0].product == "pr" else "the other product"
