@@ -18,7 +18,7 @@ import torch
 from prproduct.captioning.decoding import Limits, beam
 from prproduct.captioning.model import Captioner, Memory
 
-BEAMS, LIMITS = 5, Limits(maximum=16)
+BEAMS, LIMITS = 5, Limits(longest=16)
 
 
 def main() -> None:
@@ -84,7 +84,7 @@ def plain(model: Captioner, memory: Memory) -> list[int]:
     live: list[tuple[float, list[int]]] = [(0.0, [])]
     found: list[tuple[float, list[int]]] = []
     state = model.begin(memory)
-    for _ in range(LIMITS.maximum):
+    for _ in range(LIMITS.longest):
         last = torch.tensor([words[-1] if words else 0 for _, words in live])
         logits, state, _ = model.step(last, state, memory)
         log_probabilities = logits.log_softmax(-1)

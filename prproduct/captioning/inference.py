@@ -6,7 +6,7 @@ Nothing here needs training code: `prproduct caption` imports this module and no
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from prproduct.captioning.metrics.files import ImageId
 from prproduct.captioning.model import Captioner
 from prproduct.lab import checkpoints, runs
 from prproduct.lab.errors import InputError
+from prproduct.lab.options import option
 from prproduct.lab.report.content import display
 
 PHASE_NAMES = {"xe": "cross-entropy", "rl": "REINFORCE"}
@@ -33,12 +34,12 @@ EPOCHS = ("last", "best")  # which checkpoint of a run is used
 class Search:
     """Settings of the search for a caption; the fields are also command-line options."""
 
-    beams: int = field(default=5, metadata={"help": "beginnings that are followed at a time; 1: the likeliest word"})
-    longest: int = field(default=16, metadata={"help": "words of a caption at most"})
-    shortest: int = field(default=0, metadata={"help": "words of a caption at least"})
-    unknown: bool = field(default=False, metadata={"help": "allow UNK, the word for all rare ones"})
-    block_trigrams: bool = field(default=False, metadata={"help": "never say three words in the same order twice"})
-    length_power: float = field(default=0.0, metadata={"help": "divide log-probabilities by the length to this power"})
+    beams: int = option(5, "beginnings that are followed at a time; 1: the likeliest word")
+    longest: int = option(16, "words of a caption at most")
+    shortest: int = option(0, "words of a caption at least")
+    unknown: bool = option(False, "allow UNK, the word for all rare ones")
+    block_trigrams: bool = option(False, "never say three words in the same order twice")
+    length_power: float = option(0.0, "divide log-probabilities by the length to this power")
 
     def __post_init__(self) -> None:
         if self.beams < 1:
@@ -143,8 +144,7 @@ def config_of(record: runs.Record) -> CaptionerConfig:
     if record.config.get("task") != "captioner":
         raise InputError(f"{record.folder}: is a run of a {record.config.get('task')}, not of a captioner")
     try:
-        stored = record.config["config"]
-        return CaptionerConfig(**{f.name: stored[f.name] for f in fields(CaptionerConfig) if f.name in stored})
+        return CaptionerConfig(**record.config["config"])
     except (KeyError, TypeError, ValueError) as error:
         path = record.folder / runs.CONFIG
         raise InputError(f"{path}: is not the configuration of a captioner's run ({error})") from None

@@ -39,9 +39,9 @@ from prproduct.lab import runs
 from prproduct.lab.errors import InputError
 from prproduct.lab.files import check_writable
 from prproduct.lab.options import option, takes_options_of
-from prproduct.lab.progress import Silent
+from prproduct.lab.progress import NoProgress
 from prproduct.lab.sweep import Job, Plan, sweep
-from prproduct.lab.sweep.progress import Terminal, exit_if_unfinished
+from prproduct.lab.sweep.progress import SweepProgress, exit_if_unfinished
 
 # Column names of the paper's Table 2, so that the table fits into 80 columns.
 _SHORT = {**{f"Bleu_{n}": f"B{n}" for n in range(1, 5)}, "METEOR": "M", "ROUGE_L": "RL", "CIDEr": "C", "SPICE": "S"}
@@ -189,7 +189,7 @@ def captions(
         list_all([pictures])
     wanted = jobs(choice, output, captions, source, len(dataset.captions.of("train")))
     workers = plan.open(len(wanted), address)
-    progress = Silent() if quiet else Terminal()
+    progress = NoProgress() if quiet else SweepProgress()
     progress.say(f"{len(wanted)} runs of two phases in {output}; {workers}")
     results = sweep(wanted, workers, retries=plan.retries, progress=progress)
     folders = [result.job.folder.parent / phase for result in results if result.finished for phase in PHASES]

@@ -35,7 +35,7 @@ from prproduct.lab.engine import Settings
 from prproduct.lab.errors import InputError
 from prproduct.lab.files import check_writable, replace_durably
 from prproduct.lab.hardware import Hardware, gathered, is_first_process, summed
-from prproduct.lab.progress import Silent
+from prproduct.lab.progress import NoProgress
 from prproduct.lab.report.content import display
 from prproduct.lab.session import train_task
 
@@ -239,7 +239,7 @@ def train(
     hardware: Hardware | None = None,
     checkpoint_minutes: float = 10.0,
     tensorboard: bool = True,
-    progress: Silent | None = None,
+    progress: NoProgress | None = None,
 ) -> Path:
     """Train a captioner, and return the run's folder.
 

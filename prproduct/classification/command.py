@@ -14,6 +14,7 @@ from prproduct.classification.training import ClassifierConfig, config_of, train
 from prproduct.lab.hardware import Hardware
 from prproduct.lab.options import (
     CheckpointMinutes,
+    DataDir,
     Quiet,
     Restart,
     Resume,
@@ -21,7 +22,7 @@ from prproduct.lab.options import (
     stored_in,
     takes_options_of,
 )
-from prproduct.lab.progress import Silent, Terminal
+from prproduct.lab.progress import NoProgress, TrainingProgress
 from prproduct.lab.runs import Record
 
 # --run-dir, since torchrun takes --run for an abbreviation of one of its own options.
@@ -54,14 +55,14 @@ def classifier(
     run: Folder = None,
     resume: Resume = False,
     restart: Restart = False,
-    data_dir: Annotated[Path | None, typer.Option(help="the folder that holds data sets", show_default=False)] = None,
+    data_dir: DataDir = None,
     checkpoint_minutes: CheckpointMinutes = 10.0,
     tensorboard: TensorBoard = True,
     quiet: Quiet = False,
 ) -> None:
     """Train an image classifier under a product."""
     assert run is not None, "_stored sets it"
-    progress = Silent() if quiet else Terminal("images")
+    progress = NoProgress() if quiet else TrainingProgress("images")
     with download_bars() as report:
         train(
             config,

@@ -17,21 +17,19 @@ from prproduct.classification.report.comparison import MEASURES, Group, groups
 from prproduct.classification.studies import Choice, configs, jobs
 from prproduct.lab import runs
 from prproduct.lab.files import check_writable
-from prproduct.lab.options import takes_options_of
-from prproduct.lab.progress import Silent
+from prproduct.lab.options import DataDir, Quiet, takes_options_of
+from prproduct.lab.progress import NoProgress
 from prproduct.lab.report.content import display, number
 from prproduct.lab.report.observations import BASELINE
 from prproduct.lab.report.statistics import PairedDifference, Sample
 from prproduct.lab.runs import Record
 from prproduct.lab.sweep import Plan, Result, sweep
-from prproduct.lab.sweep.progress import Terminal, exit_if_unfinished
+from prproduct.lab.sweep.progress import SweepProgress, exit_if_unfinished
 
 Output = Annotated[Path, typer.Option("--output", "-o", help="the folder of the runs, their table and their page")]
 # An argument after the flag --ray: Typer has no options with an optional value.
 Address = Annotated[str | None, typer.Argument(help="of a Ray cluster, behind --ray", show_default=False)]
-DataDir = Annotated[Path | None, typer.Option(help="the folder that holds data sets", show_default=False)]
 Accelerator = Annotated[str, typer.Option(help="auto, cpu, cuda, mps")]
-Quiet = Annotated[bool, typer.Option("--quiet", help="show no progress")]
 CAPTION = (
     "± is the standard deviation over n seeds. The selected epoch is that with the smallest validation error. "
     "Differences to P are taken seed by seed; below 0 is better."
@@ -83,7 +81,7 @@ def _reproduce(
             configs(study, choice, data_dir), output, accelerator=accelerator, data_dir=data_dir, report=report
         )
     workers = plan.open(len(wanted), address)
-    progress = Silent() if quiet else Terminal()
+    progress = NoProgress() if quiet else SweepProgress()
     progress.say(f"{len(wanted)} runs in {output}; {workers}")
     results = sweep(wanted, workers, retries=plan.retries, progress=progress)
     _show(results, output)

@@ -25,7 +25,7 @@ from prproduct.lab.checkpoints import Checkpoint
 from prproduct.lab.errors import InputError
 from prproduct.lab.hardware import cores, in_first, summed
 from prproduct.lab.nonfinite import DivergedError, all_finite, where_it_began
-from prproduct.lab.progress import Silent
+from prproduct.lab.progress import NoProgress
 from prproduct.lab.recording import Recorder
 from prproduct.lab.runs import CHECKPOINTS, Run
 from prproduct.lab.seeds import seed_of
@@ -121,7 +121,7 @@ class TrainingLoop:
     """
 
     def __init__(
-        self, task: Task, fabric: Fabric, run: Run | None, settings: Settings, progress: Silent, stop: StopSignals
+        self, task: Task, fabric: Fabric, run: Run | None, settings: Settings, progress: NoProgress, stop: StopSignals
     ) -> None:
         self.task, self.fabric, self.run, self.settings = task, fabric, run, settings
         self.progress, self.stop = progress, stop
@@ -264,12 +264,14 @@ class TrainingLoop:
             self.run.refuse_lost_checkpoints()
             return None
         checkpoint = checkpoints.load(folder, steps[-1], self.run.identity)
-        self.run.check(_records(checkpoint))
+        with self._naming_the_checkpoint():
+            records = checkpoint.state["records"]
+        self.run.check(records)
         return checkpoint
 
     def _cut_records(self, checkpoint: Checkpoint | None) -> None:
         assert self.run
-        self.run.cut(_records(checkpoint) if checkpoint else {})
+        self.run.cut(checkpoint.state["records"] if checkpoint else {})
 
     @contextmanager
     def _naming_the_checkpoint(self) -> Iterator[None]:
@@ -281,8 +283,8 @@ class TrainingLoop:
                 raise SystemExit(2) from None  # the first process prints the error
             folder = self.run.folder / CHECKPOINTS
             path = folder / f"step-{checkpoints.steps(folder)[-1]:08d}"
-            said = " ".join(str(error).split())[:200]
-            raise InputError(f"{path}: does not fit this run ({said}); move it away") from None
+            message = " ".join(str(error).split())[:200]
+            raise InputError(f"{path}: does not fit this run ({message}); move it away") from None
 
     def _say_header(self) -> None:
         """Show what is trained, on which data, and where."""
@@ -369,12 +371,6 @@ class TrainingLoop:
         if self.fabric.world_size > 1:
             for buffer in self.task.model.buffers():
                 torch.distributed.broadcast(buffer, 0)
-
-
-def _records(checkpoint: Checkpoint) -> dict[str, dict[str, Any]]:
-    """Return lengths and checksums of the record files at a checkpoint; the first versions had only lengths."""
-    lengths: dict[str, int] = checkpoint.state.get("lengths", {})
-    return checkpoint.state.get("records") or {name: {"bytes": length} for name, length in lengths.items()}
 
 
 def _or_null(value: float) -> float | None:

@@ -32,6 +32,7 @@ Restart = Annotated[
 CheckpointMinutes = Annotated[float, typer.Option(help="minutes between checkpoints inside an epoch")]
 TensorBoard = Annotated[bool, typer.Option(help="write events for TensorBoard")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="show no progress")]
+DataDir = Annotated[Path | None, typer.Option("--data-dir", help="the folder that holds data sets", show_default=False)]
 
 
 def option(default: Any, help: str) -> Any:

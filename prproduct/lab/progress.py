@@ -1,8 +1,8 @@
 """Progress on stderr: bars where stderr is a terminal, and a line for each event that matters.
 
-`Silent` has a method for each event of a training (`start`, `step`, `epoch`) and of a sweep (`begin`, `look`,
-`settled`), and does nothing; the engine and the sweep call them. `Terminal` shows a training,
-`sweep.progress.Terminal` a sweep.
+`NoProgress` has a method for each event of a training (`start`, `step`, `epoch`) and of a sweep (`begin`, `look`,
+`settled`), and does nothing; the engine and the sweep call them. `TrainingProgress` shows a training,
+`sweep.progress.SweepProgress` a sweep.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _SHOWN = ("error", "train_loss", "train_reward", "cider")  # endings of the names in an epoch's record that are shown
 
 
-class Silent:
+class NoProgress:
     """Shows nothing; the base class of what shows progress."""
 
     def say(self, line: str) -> None:
@@ -57,7 +57,7 @@ class Silent:
         """End of a job that will not be tried again."""
 
 
-class Bars(Silent):
+class Bars(NoProgress):
     """A console on stderr, and rich's progress bars on it if it is a terminal."""
 
     def __init__(self, *columns: ProgressColumn, console: Console | None = None) -> None:
@@ -80,7 +80,7 @@ class Bars(Silent):
         self.bars.stop()
 
 
-class Terminal(Bars):
+class TrainingProgress(Bars):
     """The progress of a training: steps, loss, samples per second, time left, and a line for each epoch."""
 
     def __init__(self, samples: str = "samples", console: Console | None = None) -> None:

@@ -128,7 +128,7 @@ class Run:
                 )
             found = _Growing(path)
             found.read_on(known["bytes"])
-            if "checksum" in known and found.checksum() != known["checksum"]:
+            if known["bytes"] and found.checksum() != known["checksum"]:
                 raise InputError(
                     f"{path}: was changed since the last checkpoint was written; bring the file back, or give "
                     "--restart to train from the start"

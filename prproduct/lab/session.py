@@ -14,7 +14,7 @@ from prproduct.lab.engine import Settings, Task, TrainingLoop
 from prproduct.lab.environment import environment
 from prproduct.lab.errors import InputError
 from prproduct.lab.hardware import Hardware, in_first, reproducible, threads_set
-from prproduct.lab.progress import Silent
+from prproduct.lab.progress import NoProgress
 from prproduct.lab.runs import Run
 from prproduct.lab.stopping import StopSignals
 
@@ -33,7 +33,7 @@ def train_task(
     places: Mapping[str, Path | str | None] | None = None,
     hardware: Hardware | None = None,
     precision: str = "32",
-    progress: Silent | None = None,
+    progress: NoProgress | None = None,
     summary: Callable[[], str],
 ) -> Path:
     """Train the task that `make` returns, unless its run is finished, and return the run's folder.
@@ -60,7 +60,7 @@ def train_task(
         try:
             if not finished:
                 with reproducible(fabric), _one_line_for_a_dead_process(fabric, folder):
-                    run, shown = (opened[0], progress or Silent()) if opened else (None, Silent())
+                    run, shown = (opened[0], progress or NoProgress()) if opened else (None, NoProgress())
                     TrainingLoop(make(fabric), fabric, run, settings, shown, stop).train()
             if opened and progress:
                 progress.say(summary())
@@ -86,8 +86,8 @@ def _one_line_for_a_dead_process(fabric: Fabric, folder: str | Path) -> Iterator
 
 
 def _connection_broke(error: Exception) -> bool:
-    said = str(error).lower()
-    return any(words in said for words in ("connection closed", "connection reset", "broken pipe", "gloo", "nccl"))
+    message = str(error).lower()
+    return any(words in message for words in ("connection closed", "connection reset", "broken pipe", "gloo", "nccl"))
 
 
 def _absolute(place: Path | str) -> str:

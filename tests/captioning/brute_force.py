@@ -25,14 +25,14 @@ class WordByWord:
 
 def allowed(scores, words, limits):
     scores = list(scores)
-    if limits.unknown is not None:
-        scores[limits.unknown] = -math.inf
+    if limits.forbidden_id is not None:
+        scores[limits.forbidden_id] = -math.inf
     if limits.block_trigrams:
         trigrams = {tuple(words[i : i + 3]) for i in range(len(words) - 2)}
         for word in range(1, len(scores)):
             if (*words[-2:], word) in trigrams:
                 scores[word] = -math.inf
-    if len(words) < limits.minimum and max(scores[1:]) > -math.inf:
+    if len(words) < limits.shortest and max(scores[1:]) > -math.inf:
         scores[0] = -math.inf
     return scores
 
@@ -40,7 +40,7 @@ def allowed(scores, words, limits):
 def beam(model, memory, limits, beams, n_best=1, length_power=0.0):
     """The best captions of one image, as (score, words with the end if there is one)."""
     live, found, captioner = [(0.0, [])], [], WordByWord(model, memory)
-    for length in range(1, limits.maximum + 1):
+    for length in range(1, limits.longest + 1):
         extensions = []
         for total, words in live:
             scores = allowed(captioner.after(words), words, limits)
@@ -48,16 +48,16 @@ def beam(model, memory, limits, beams, n_best=1, length_power=0.0):
         extensions.sort(key=lambda pair: -pair[0])  # stable: the better beginning first, then the lower id
         found += [(total / length**length_power, words) for total, words in extensions[:beams] if words[-1] == 0]
         live = [(total, words) for total, words in extensions if words[-1] != 0][:beams]
-    cut = [(total / limits.maximum**length_power, words) for total, words in live]
+    cut = [(total / limits.longest**length_power, words) for total, words in live]
     return (_best_first(found) + _best_first(cut))[:n_best]
 
 
 def exhaustive(model, memory, limits, vocabulary, length_power=0.0):
     """All captions of one image that may be said, best first: those that end, then those that are cut."""
     found, captioner = [], WordByWord(model, memory)
-    for length in range(limits.maximum + 1):
+    for length in range(limits.longest + 1):
         for words in itertools.product(range(1, vocabulary), repeat=length):
-            caption = [*words] if length == limits.maximum else [*words, 0]
+            caption = [*words] if length == limits.longest else [*words, 0]
             total = 0.0
             for place, word in enumerate(caption):
                 total += allowed(captioner.after(caption[:place]), caption[:place], limits)[word]

@@ -22,7 +22,7 @@ def made_run(folder, phase="xe", product="pr", seed=0, cider=0.5, *, ended="end"
     """Write a run; `cider` None leaves its captions unscored, `angles` is the smallest |sin θ| of all its parts."""
     folder = Path(folder)
     folder.mkdir(parents=True)
-    known = {"data": DATA, "command": f"prproduct train captioner --phase {phase}", "beams": 5, "seconds": 1.0}
+    known = {"data": DATA, "places": {"captions": "world"}, "beams": 5, "seconds": 1.0}
     known |= {"busy": 1.0, "true": None}
     known |= {key: settings.pop(key) for key in list(settings) if key in known}
     first = CaptionerConfig(phase="xe", product=product, seed=seed, hidden=8, epochs=3).resolved()
@@ -39,10 +39,11 @@ def made_run(folder, phase="xe", product="pr", seed=0, cider=0.5, *, ended="end"
         "environment": {
             "versions": {"torch": "2.13.0"},
             "commit": "a" * 40,
-            "command": known["command"],
+            "command": f"prproduct train captioner --phase {phase}",
             "processor": "x86_64",
             "threads": 1,
             "hardware": {"device": "cpu", "processes": 1},
+            "places": known["places"],
         },
     }
     if phase == "rl":

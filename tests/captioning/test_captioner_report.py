@@ -16,6 +16,7 @@ from small_dataset import run as train_small
 from prproduct.captioning import paper, report
 from prproduct.captioning.configuration import CaptionerConfig
 from prproduct.captioning.report.runs import UNUSED, comparisons, groups
+from prproduct.captioning.report.scores import COLUMNS, Column
 from prproduct.captioning.report.training import PARTS, endings, series, share, step_seconds
 from prproduct.captioning.results import examples_file, read_examples, write_results
 from prproduct.cli import main
@@ -117,7 +118,7 @@ def test_a_lower_cider_is_called_worse(tmp_path):
     both_phases(tmp_path, {"p": [50.0, 51.0, 52.0], "pr": [40.0, 41.1, 42.0]})
     text = all_said([tmp_path])
     assert "significantly worse in 2" in text
-    assert "points lower" in text
+    assert text.count("points worse (n = 3). Test CIDEr") == 2
 
 
 def test_one_seed_is_not_called_a_result(tmp_path):
@@ -125,7 +126,7 @@ def test_one_seed_is_not_called_a_result(tmp_path):
     text = all_said([tmp_path])
     assert "PR, cross-entropy: 5.0 points better (n = 1)." in text, "labelled as in the examples and the other reports"
     assert "cannot be said: it takes at least two seeds" in text
-    assert "5.0 points higher. One pair does not tell chance from effect." in text
+    assert "Test CIDEr 45.0 (n = 1), P's 40.0 (n = 1). One pair does not tell chance from effect." in text
 
 
 def test_the_papers_numbers_stand_below_ours_phase_by_phase(tmp_path):
@@ -137,6 +138,17 @@ def test_the_papers_numbers_stand_below_ours_phase_by_phase(tmp_path):
             row = " | ".join(f"{value:.1f}" for value in paper.TABLE_2[phase][product])
             assert lines[heading + 2 + 2 * place] == f" | paper |  | {row}"
     assert " | paper |  | +0.1 | 0.0 | +0.1 | +0.1 | +0.2 | +0.1 | +1.1 | 0.0" in lines, "PR − P behind REINFORCE"
+
+
+def test_a_metric_that_the_paper_lacks_is_a_column_behind_the_papers(tmp_path, monkeypatch):
+    assert tuple(COLUMNS)[: len(paper.METRICS)] == paper.METRICS, "the paper's numbers stand below ours by their place"
+    monkeypatch.setitem(COLUMNS, "another", Column("Bleu_1", "bleu"))
+    both_phases(tmp_path, {"p": [40.0], "pr": [45.0]})
+    lines = all_said([tmp_path]).splitlines()
+    assert any(line.endswith("| CIDEr | SPICE | another") for line in lines)
+    assert any(line.startswith("PR | ours | 1 | 20.0 ") and line.endswith("| 45.0 | – | 20.0") for line in lines)
+    assert any(line.startswith(" | paper |  | 76.8 ") and line.endswith(" | 116.1 | 21.1 | ") for line in lines)
+    assert any(line.startswith(" | paper |  | +0.1 ") and line.endswith(" | +1.1 | 0.0 | ") for line in lines)
 
 
 def test_a_metric_that_could_not_be_computed_is_a_dash_with_its_reason(tmp_path):
@@ -385,18 +397,16 @@ def test_pictures_without_a_captioner_are_refused(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("command", "name"),
+    ("places", "name"),
     [
-        ("prproduct train captioner --captions data/flickr8k --phase xe", "flickr8k"),
-        ("prproduct reproduce captions --captions=/data/coco", "coco"),
-        ("prproduct train captioner --captions data/flickr8k/captions", "flickr8k"),
-        ("prproduct train captioner --captions captions", "captions"),
-        ("prproduct reproduce captions --scale quick", "world"),
-        ("python notebook.py", f"captions {DATA['captions']}"),
-        ("prproduct 'unfinished", f"captions {DATA['captions']}"),
+        ({"captions": "/data/flickr8k"}, "flickr8k"),
+        ({"captions": "/data/flickr8k/captions"}, "flickr8k"),
+        ({"captions": "captions"}, "captions"),
+        ({"captions": "world"}, "world"),
+        ({}, f"captions {DATA['captions']}"),
     ],
 )
-def test_captions_are_called_what_the_command_called_them(tmp_path, command, name):
-    made_run(tmp_path / "a", command=command)
+def test_captions_are_called_what_their_folder_is_called(tmp_path, places, name):
+    made_run(tmp_path / "a", places=places)
     (group,) = groups(files.find([tmp_path]))
     assert group.captions == name

@@ -302,6 +302,16 @@ def test_a_run_that_is_older_than_an_option_is_read(finished, tmp_path):
     assert config_of(runs.read(tmp_path / "run")).final_rate == 0.05
 
 
+def test_a_run_with_an_option_that_is_not_known_is_refused_by_its_name(finished, tmp_path):
+    shutil.copytree(finished / "xe", tmp_path / "run")
+    path = tmp_path / "run" / "config.json"
+    config = json.loads(path.read_text())
+    config["config"]["momentum"] = 0.9
+    path.write_text(json.dumps(config))
+    with pytest.raises(InputError, match=f"{path}: is not the configuration of a captioner's run .*'momentum'"):
+        config_of(runs.read(tmp_path / "run"))
+
+
 def test_the_same_seed_gives_every_product_the_same_weights():
     built = []
     for product in ("p", "r", "pr"):

@@ -59,12 +59,12 @@ def spoken(words):
 
 
 LIMITS = [
-    Limits(maximum=5),
-    Limits(maximum=5, minimum=3),
-    Limits(maximum=5, unknown=5),
-    Limits(maximum=8, block_trigrams=True),
-    Limits(maximum=8, minimum=6, unknown=1, block_trigrams=True),
-    Limits(maximum=1),
+    Limits(longest=5),
+    Limits(longest=5, shortest=3),
+    Limits(longest=5, forbidden_id=5),
+    Limits(longest=8, block_trigrams=True),
+    Limits(longest=8, shortest=6, forbidden_id=1, block_trigrams=True),
+    Limits(longest=1),
 ]
 
 
@@ -84,7 +84,7 @@ def test_beam_search_of_a_batch_is_the_brute_force_search_of_each_image(limits, 
             assert (captions.words[image, len(expected) :] == 0).all()
 
 
-@pytest.mark.parametrize("limits", [Limits(maximum=4), Limits(maximum=4, minimum=2, unknown=3)], ids=str)
+@pytest.mark.parametrize("limits", [Limits(longest=4), Limits(longest=4, shortest=2, forbidden_id=3)], ids=str)
 @pytest.mark.parametrize("power", [0.0, 0.7])
 def test_with_as_many_beams_as_beginnings_the_search_finds_the_best_of_all_captions(limits, power):
     model = captioner(4)
@@ -99,7 +99,7 @@ def test_with_as_many_beams_as_beginnings_the_search_finds_the_best_of_all_capti
 @pytest.mark.parametrize("beams", [1, 2, 3])
 def test_of_equals_the_better_beginning_and_the_lower_id_come_first(beams):
     for logits in (torch.zeros(5, 5), torch.tensor([[0.0, 1, 1, 1, 1]] * 5), torch.tensor([[1.0, 1, 0, 1, 0]] * 5)):
-        model, limits = Table(logits), Limits(maximum=3)
+        model, limits = Table(logits), Limits(longest=3)
         captions = beam(model, model.memory(2), beams=beams, n_best=6, limits=limits)
         expected = brute_force.beam(model, model.memory(1), limits, beams, 6)
         for image in range(2):
@@ -145,17 +145,17 @@ def test_log_probabilities_and_attention_are_those_of_the_returned_words(decode)
 def test_a_model_that_never_ends_gives_captions_that_are_cut_off():
     model = Table([[-torch.inf, 2, 1, 0]] * 4)
     for decode in (greedy, sample, beam):
-        captions = decode(model, model.memory(3), limits=Limits(maximum=7))
+        captions = decode(model, model.memory(3), limits=Limits(longest=7))
         assert captions.words.shape == (3, 1, 7)
         assert (captions.words > 0).all()
         assert captions.scores.isfinite().all()
-    assert beam(model, model.memory(3), n_best=5, limits=Limits(maximum=7)).scores.isfinite().all()
+    assert beam(model, model.memory(3), n_best=5, limits=Limits(longest=7)).scores.isfinite().all()
 
 
 def test_a_caption_that_was_cut_is_not_preferred_to_one_that_ended():
     # After the first word, an end has a twentieth of what going on has: cut after 4 words, a caption is likelier.
     model = Table([[-1000.0, 0, -1000], [0.0, 3, 2], [0.0, 3, 2]])
-    captions = beam(model, model.memory(2), beams=3, n_best=4, limits=Limits(maximum=4))
+    captions = beam(model, model.memory(2), beams=3, n_best=4, limits=Limits(longest=4))
     ended = (captions.words == 0).any(-1)
     assert ended[:, 0].all(), "cut, though the beam held captions that ended"
     assert ended.tolist() == ended.sort(1, descending=True).values.tolist(), "a cut one stands before one that ended"
@@ -194,25 +194,27 @@ def test_images_that_are_done_are_not_computed_any_more():
 
 def test_a_search_steps_one_row_at_first_and_then_as_many_as_there_are_beams():
     model = Table([[-1000.0, 3, 2, 1, 0]] * 5)
-    beam(model, model.memory(3), beams=4, limits=Limits(maximum=4))
+    beam(model, model.memory(3), beams=4, limits=Limits(longest=4))
     assert model.rows == [3, 12, 12, 12]
 
 
 def test_the_minimum_holds_unless_nothing_else_can_be_said():
     model = Table([[9.0, 0, 0]] * 3)
     for decode in (greedy, sample, beam):
-        words = decode(model, model.memory(2), limits=Limits(minimum=4)).words
+        words = decode(model, model.memory(2), limits=Limits(shortest=4)).words
         assert (words[..., :4] > 0).all()
-        assert (decode(Table([[9.0, 0]] * 2), model.memory(1), limits=Limits(minimum=4, unknown=1)).words == 0).all()
+        assert (
+            decode(Table([[9.0, 0]] * 2), model.memory(1), limits=Limits(shortest=4, forbidden_id=1)).words == 0
+        ).all()
 
 
 def test_a_suppressed_word_is_never_said_and_log_probabilities_stay_the_models():
     model = Table([[0.0, 5, 1]] * 3)
     for decode in (greedy, sample, beam):
-        assert (decode(model, model.memory(8), limits=Limits(unknown=1)).words != 1).all()
+        assert (decode(model, model.memory(8), limits=Limits(forbidden_id=1)).words != 1).all()
     expected = model.logits[0].log_softmax(-1)[2].item()
     for decode in (greedy, beam):
-        captions = decode(model, model.memory(1), limits=Limits(maximum=1, minimum=1, unknown=1))
+        captions = decode(model, model.memory(1), limits=Limits(longest=1, shortest=1, forbidden_id=1))
         assert captions.log_probabilities[0, 0, 0].item() == pytest.approx(expected)
 
 
@@ -220,7 +222,7 @@ def test_no_trigram_comes_twice():
     model = Table(torch.tensor([[-1000.0, *range(12, 0, -1)]] * 13))
     assert (greedy(model, model.memory(1)).words == 1).all()
     for decode in (greedy, sample, beam):
-        for caption in decode(model, model.memory(3), limits=Limits(maximum=20, block_trigrams=True)).words[:, 0]:
+        for caption in decode(model, model.memory(3), limits=Limits(longest=20, block_trigrams=True)).words[:, 0]:
             said = caption[caption > 0].tolist()
             trigrams = list(zip(said, said[1:], said[2:], strict=False))
             assert len(set(trigrams)) == len(trigrams)
@@ -239,7 +241,7 @@ def test_a_length_power_prefers_longer_captions():
 def test_samples_are_drawn_with_the_models_probabilities_at_the_temperature():
     model = Table([[0.5, 1.0, 0.0, -1.0]] * 4)
     for temperature in (0.5, 1.0, 2.0):
-        captions = sample(model, model.memory(1), samples=20_000, temperature=temperature, limits=Limits(maximum=1))
+        captions = sample(model, model.memory(1), samples=20_000, temperature=temperature, limits=Limits(longest=1))
         expected = (model.logits[0] / temperature).softmax(-1)
         shares = captions.words.flatten().bincount(minlength=4) / 20_000
         assert torch.allclose(shares.double(), expected, atol=0.015)
@@ -262,7 +264,7 @@ def test_the_same_generator_draws_the_same_samples_and_the_global_one_is_left_al
 def test_gradients_of_sampled_log_probabilities_are_those_of_whole_sequences(product):
     model = pr.convert(captioner(8), product)
     features, present = torch.randn(3, 2, 4, dtype=torch.float64), torch.ones(3, 2, dtype=torch.bool)
-    captions = sample(model, model.encode(features, present), samples=2, limits=Limits(maximum=5))
+    captions = sample(model, model.encode(features, present), samples=2, limits=Limits(longest=5))
     words = captions.words.flatten(0, 1)
     inputs = torch.cat([torch.zeros_like(words[:, :1]), words[:, :-1]], 1)
     together = log_probabilities(model(features, present, inputs), words)
@@ -297,10 +299,10 @@ def test_half_precision_logits_give_log_probabilities_in_float32():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda m, e: Limits(maximum=0), "at most 0 words"),
-        (lambda m, e: Limits(maximum=3, minimum=4), "at least 4 words; it must be from 0 to 3"),
-        (lambda m, e: Limits(unknown=0), "id 0 that is never said"),
-        (lambda m, e: greedy(m, e, limits=Limits(unknown=99)), "id 99 that is never said, in a vocabulary of 5"),
+        (lambda m, e: Limits(longest=0), "at most 0 words"),
+        (lambda m, e: Limits(longest=3, shortest=4), "at least 4 words; it must be from 0 to 3"),
+        (lambda m, e: Limits(forbidden_id=0), "id 0 that is never said"),
+        (lambda m, e: greedy(m, e, limits=Limits(forbidden_id=99)), "id 99 that is never said, in a vocabulary of 5"),
         (lambda m, e: beam(m, e, beams=0), "1 captions of 0 beams"),
         (lambda m, e: beam(m, e, length_power=-1.0), "length power of -1.0"),
         (lambda m, e: sample(m, e, samples=0), "0 samples"),

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from training_runs import SMALL, run
 
-from prproduct.lab.progress import Silent
+from prproduct.lab.progress import NoProgress
 from prproduct.lab.sweep import Job
 
 
-class AtStep(Silent):
+class AtStep(NoProgress):
     """Does something behind a step of a training, but only once: a file says that it was done."""
 
     def __init__(self, step, what, folder):

@@ -14,11 +14,11 @@ from prproduct import cli
 from prproduct.classification.data import load
 from prproduct.lab import runs
 from prproduct.lab.errors import InputError
-from prproduct.lab.progress import Silent
+from prproduct.lab.progress import NoProgress
 from prproduct.lab.stopping import Stopped
 from prproduct.lab.sweep import Ending, Job, Plan, sweep
 from prproduct.lab.sweep.jobs import DIED, FAILED, FINISHED, REFUSED, STOPPED, attempt
-from prproduct.lab.sweep.progress import Terminal, steps_done
+from prproduct.lab.sweep.progress import SweepProgress, steps_done
 
 
 class Pretended:
@@ -48,7 +48,7 @@ class Pretended:
         self.closed = True
 
 
-class Said(Silent):
+class Said(NoProgress):
     def __init__(self):
         self.lines = []
 
@@ -172,7 +172,7 @@ def test_a_run_that_another_process_trains_is_refused_in_one_line(tmp_path):
 def on_a_terminal(tmp_path, script):
     """What the driver shows where stderr is a terminal."""
     stream = io.StringIO()
-    shown = Terminal(Console(file=stream, force_terminal=True, width=120))
+    shown = SweepProgress(Console(file=stream, force_terminal=True, width=120))
     sweep(jobs(tmp_path, *script), Pretended(script, places=1), progress=shown, retries=1)
     return stream.getvalue()
 

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from prproduct.classification.training import ClassifierConfig, train
 from prproduct.lab.hardware import Hardware
-from prproduct.lab.progress import Terminal
+from prproduct.lab.progress import TrainingProgress
 from prproduct.lab.sweep import Ending, Job
 from prproduct.lab.sweep import progress as sweeps
 
@@ -17,7 +17,7 @@ EPOCH = {"epoch": 4, "step": 8, "train_loss": 0.25, "test_error": 0.125, "time":
 
 def shown(*, terminal):
     stream = StringIO()
-    progress = Terminal("images", Console(file=stream, force_terminal=terminal, width=150))
+    progress = TrainingProgress("images", Console(file=stream, force_terminal=terminal, width=150))
     progress.start("training", 6, 8)
     progress.step(100, 2.5)
     progress.step(100, 1.5)
@@ -41,14 +41,14 @@ def test_a_file_has_the_lines_of_epochs_alone():
 
 def test_paths_with_brackets_are_shown_as_they_are():
     stream = StringIO()
-    progress = Terminal("images", Console(file=stream, force_terminal=False, width=150))
+    progress = TrainingProgress("images", Console(file=stream, force_terminal=False, width=150))
     progress.say("run folder runs/[red]a[/red]/[0]")
     assert stream.getvalue() == "run folder runs/[red]a[/red]/[0]\n"
 
 
 def test_a_sweeps_bars_show_names_with_brackets_and_end_at_100_percent(tmp_path):
     stream = StringIO()
-    progress = sweeps.Terminal(Console(file=stream, force_terminal=True, width=150))
+    progress = sweeps.SweepProgress(Console(file=stream, force_terminal=True, width=150))
     job = Job("[bold]a[/bold]", tmp_path / "a", print, 1)  # fewer steps than the run has recorded
     made_run = {"format": 1, "task": "test", "environment": {}}
     (tmp_path / "a").mkdir()
@@ -74,7 +74,7 @@ def test_the_header_says_what_is_trained_where_and_that_a_busy_machine_may_want_
         tmp_path / "a",
         hardware=Hardware(accelerator="cpu", threads=2),
         tensorboard=False,
-        progress=Terminal("images", Console(file=stream, width=400)),
+        progress=TrainingProgress("images", Console(file=stream, width=400)),
     )
     first, second, third, *_ = stream.getvalue().splitlines()
     assert first == (

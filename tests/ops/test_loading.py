@@ -62,17 +62,7 @@ def test_where_the_library_is_another_one_a_warning_comes_once_and_plain_torch_s
 
 def wheel(tmp_path, **environment):
     """Built from a copy of what the package is made of, and unpacked."""
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "wheel",
-        "--quiet",
-        "--no-deps",
-        "--no-build-isolation",
-        "-w",
-        str(tmp_path),
-    ]
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
     source = tmp_path / "source"
     shutil.copytree(ROOT / "prproduct", source / "prproduct", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
     for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE", "MANIFEST.in"):

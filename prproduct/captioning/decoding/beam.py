@@ -52,16 +52,16 @@ def beam(
     if not 0 <= length_power < float("inf"):
         raise InputError(f"a length power of {length_power}; it must be at least 0")
     search = _Search.begin(model, memory)
-    found = _Found.none(search.live, n_best, limits.maximum)
+    found = _Found.none(search.live, n_best, limits.longest)
     active = torch.arange(memory.images, device=memory.present.device)
-    for length in range(1, limits.maximum + 1):
+    for length in range(1, limits.longest + 1):
         if len(active) == 0:
             break
         ended, search = search.extended(model, limits, beams)
         found.add(active, ended, length**length_power)
-        if length == limits.maximum:
+        if length == limits.longest:
             found.fill(active, search.live, length**length_power)
-        bound = search.live.totals[:, 0] / limits.maximum**length_power  # no later caption can score higher
+        bound = search.live.totals[:, 0] / limits.longest**length_power  # no later caption can score higher
         unfinished = found.scores[active, -1] < bound
         if not unfinished.all():
             active, search = active[unfinished], search.select(unfinished)
@@ -158,14 +158,14 @@ class _Found:
     """The best finished captions of each image so far, best first; updated in place."""
 
     scores: Tensor  # (images, n_best)
-    words: Tensor  # (images, n_best, maximum)
-    log_probabilities: Tensor  # (images, n_best, maximum)
-    attention: Tensor  # (images, n_best, maximum, regions)
+    words: Tensor  # (images, n_best, longest)
+    log_probabilities: Tensor  # (images, n_best, longest)
+    attention: Tensor  # (images, n_best, longest, regions)
 
     @classmethod
-    def none(cls, like: _Hypotheses, n_best: int, maximum: int) -> _Found:
+    def none(cls, like: _Hypotheses, n_best: int, longest: int) -> _Found:
         """Empty captions with a score of −∞."""
-        shape, regions = (len(like.totals), n_best, maximum), like.attention.shape[-1]
+        shape, regions = (len(like.totals), n_best, longest), like.attention.shape[-1]
         return cls(
             like.totals.new_full(shape[:2], -torch.inf),
             like.words.new_zeros(shape),

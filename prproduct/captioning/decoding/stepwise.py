@@ -44,43 +44,43 @@ class Captions:
 class Limits:
     """Constraints on the words of a caption.
 
-    A caption is truncated after `maximum` words. With fewer than `minimum` words it does not end, unless every other
-    word is forbidden. The id `unknown`, such as that of UNK, is never generated. `block_trigrams` forbids a sequence of
+    A caption is truncated after `longest` words. With fewer than `shortest` words it does not end, unless every other
+    word is forbidden. The word `forbidden_id`, such as UNK, is never generated. `block_trigrams` forbids a sequence of
     three words to occur twice.
 
-    >>> Limits(minimum=2, unknown=3)
-    Limits(maximum=16, minimum=2, unknown=3, block_trigrams=False)
+    >>> Limits(shortest=2, forbidden_id=3)
+    Limits(longest=16, shortest=2, forbidden_id=3, block_trigrams=False)
     """
 
-    maximum: int = 16
-    minimum: int = 0
-    unknown: int | None = None
+    longest: int = 16
+    shortest: int = 0
+    forbidden_id: int | None = None
     block_trigrams: bool = False
 
     def __post_init__(self) -> None:
-        if self.maximum < 1:
-            raise InputError(f"captions of at most {self.maximum} words; it must be at least 1")
-        if not 0 <= self.minimum <= self.maximum:
-            raise InputError(f"captions of at least {self.minimum} words; it must be from 0 to {self.maximum}")
-        if self.unknown is not None and self.unknown < 1:
-            raise InputError(f"a word with id {self.unknown} that is never said; the ids of words begin with 1")
+        if self.longest < 1:
+            raise InputError(f"captions of at most {self.longest} words; it must be at least 1")
+        if not 0 <= self.shortest <= self.longest:
+            raise InputError(f"captions of at least {self.shortest} words; it must be from 0 to {self.longest}")
+        if self.forbidden_id is not None and self.forbidden_id < 1:
+            raise InputError(f"a word with id {self.forbidden_id} that is never said; the ids of words begin with 1")
 
     def apply(self, scores: Tensor, prefixes: Tensor) -> Tensor:
         """Scores (rows, vocabulary) with −∞ for the words that are forbidden after `prefixes` (rows, words)."""
         length = prefixes.shape[1]
         blocking = self.block_trigrams and length > 2
-        if not blocking and self.unknown is None and length >= self.minimum:
+        if not blocking and self.forbidden_id is None and length >= self.shortest:
             return scores
-        if self.unknown is not None and self.unknown >= scores.shape[1]:
-            raise InputError(f"a word with id {self.unknown} that is never said, in a vocabulary of {scores.shape[1]}")
-        allowed = scores.clone()
-        if self.unknown is not None:
-            allowed[:, self.unknown] = -torch.inf
+        allowed, words = scores.clone(), scores.shape[1]
+        if self.forbidden_id is not None:
+            if self.forbidden_id >= words:
+                raise InputError(f"a word with id {self.forbidden_id} that is never said, in a vocabulary of {words}")
+            allowed[:, self.forbidden_id] = -torch.inf
         if blocking:  # forbid the words that followed the last two words earlier
             repeated = (prefixes[:, :-2] == prefixes[:, -2, None]) & (prefixes[:, 1:-1] == prefixes[:, -1, None])
             rows, starts = repeated.nonzero(as_tuple=True)
             allowed[rows, prefixes[rows, starts + 2]] = -torch.inf
-        if length < self.minimum:
+        if length < self.shortest:
             no_word_left = allowed[:, 1:].isneginf().all(1)
             allowed[:, 0] = torch.where(no_word_left, allowed[:, 0], -torch.inf)
         return allowed
@@ -146,13 +146,13 @@ def sample(
 def _roll_out(model: Decoder, memory: Memory, captions: int, limits: Limits, choose: Choice) -> Captions:
     """Generate `captions` captions per image with `choose`; an image is dropped once all of its captions ended."""
     (images, regions), device = memory.present.shape, memory.present.device
-    words = torch.zeros(images * captions, limits.maximum, dtype=torch.long, device=device)
+    words = torch.zeros(images * captions, limits.longest, dtype=torch.long, device=device)
     attention = torch.zeros(*words.shape, regions, device=device, dtype=memory.regions.dtype)
     columns: list[Tensor] = []  # log-probabilities (rows,) of each step; not one tensor, since they may have gradients
     rows = torch.arange(len(words), device=device)  # the rows of images that are not finished
     ended = torch.zeros_like(rows, dtype=torch.bool)
     state, last = model.begin(memory).repeat(captions), torch.zeros_like(rows)
-    for step in range(limits.maximum):
+    for step in range(limits.longest):
         if len(rows) == 0:
             break
         logits, state, weights = model.step(last, state, memory)
@@ -168,8 +168,8 @@ def _roll_out(model: Decoder, memory: Memory, captions: int, limits: Limits, cho
             memory, unfinished = memory.select(unfinished), unfinished.repeat_interleave(captions)
             rows, ended, last, state = rows[unfinished], ended[unfinished], last[unfinished], state.select(unfinished)
     table = torch.stack(columns, 1) if columns else torch.zeros(len(words), 0, device=device)
-    shape = (images, captions, limits.maximum)
-    table = F.pad(table, (0, limits.maximum - len(columns))).view(shape)
+    shape = (images, captions, limits.longest)
+    table = F.pad(table, (0, limits.longest - len(columns))).view(shape)
     return Captions(words.view(shape), table, attention.view(*shape, regions), table.sum(-1))
 
 

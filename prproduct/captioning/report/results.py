@@ -30,12 +30,12 @@ Rows = list[tuple[Text, ...] | Heading]
 
 
 def _columns(scored: Iterable[ScoredStage]) -> list[str]:
-    """The columns of Table 2, and the share of true captions if it is known."""
+    """The columns of the scores, and the share of true captions if it is known."""
     known = any(one.sample(product, SHARE_TRUE) for one in scored for product in one.scores)
     return [*COLUMNS, *([SHARE_TRUE] if known else [])]
 
 
-def results(groups: Sequence[Group], found: Sequence[Comparison]) -> Section:
+def results(groups: Sequence[Group], comparisons: Sequence[Comparison]) -> Section:
     """A section with Table 2, the reasons for missing numbers, and the differences to the inner product."""
     scored = [one for group in groups for one in group.scored_stages()]
     if not scored:
@@ -49,8 +49,8 @@ def results(groups: Sequence[Group], found: Sequence[Comparison]) -> Section:
         )
         return Section("Results", (Paragraph(commands),))
     blocks: list[Block] = [_table(scored), *_reasons(scored)]
-    if found:
-        blocks += [_differences(found), *_tests(found)]
+    if comparisons:
+        blocks += [_differences(comparisons), *_tests(comparisons)]
     return Section("Results", tuple(blocks))
 
 
@@ -78,7 +78,7 @@ def _table(scored: Sequence[ScoredStage]) -> Table:
 
 def _beyond(columns: Sequence[str]) -> list[str]:
     """Empty cells for the columns that the paper's table does not have."""
-    return [""] * (len(columns) - len(COLUMNS))
+    return [""] * (len(columns) - len(paper.METRICS))
 
 
 def _title(one: ScoredStage) -> str:
@@ -101,10 +101,10 @@ def _reasons(scored: Sequence[ScoredStage]) -> list[Block]:
     return [Bullets(tuple(lines))] if lines else []
 
 
-def _differences(found: Sequence[Comparison]) -> Table:
+def _differences(comparisons: Sequence[Comparison]) -> Table:
     rows: Rows = []
-    columns = _columns(comparison.scored for comparison in found)
-    for comparison in found:
+    columns = _columns(comparison.scored for comparison in comparisons)
+    for comparison in comparisons:
         one, product = comparison.scored, comparison.product
         title = _title(one)
         if not any(isinstance(row, Heading) and row.text == title for row in rows):
@@ -126,9 +126,9 @@ def _paper_difference(phase: str, product: str) -> list[str]:
     return [number(a - b, 1, sign=True) for a, b in zip(rows[product], rows[BASELINE], strict=True)]
 
 
-def _tests(found: Sequence[Comparison]) -> list[Block]:
+def _tests(comparisons: Sequence[Comparison]) -> list[Block]:
     """The differences of CIDEr with their intervals and tests, where there is more than one pair."""
-    several = [comparison for comparison in found if comparison.difference and comparison.difference.n > 1]
+    several = [comparison for comparison in comparisons if comparison.difference and comparison.difference.n > 1]
     rows, intervals = [], dict[str, list[Interval]]()
     for comparison in several:
         one, difference = comparison.scored, comparison.difference

@@ -7,11 +7,9 @@ each configuration of REINFORCE that starts from it; the runs of a stage differ 
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -212,20 +210,15 @@ def _shared(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _captions(record: Record) -> str:
-    """The name of a run's captions: the folder of --captions, "world" without it; for runs from Python a fingerprint.
+    """The name of a run's captions: the folder of --captions, or "world"; for runs from Python a fingerprint.
 
     Of a folder called captions, such as flickr8k/captions, it is the name of the parent folder.
     """
-    try:
-        words = shlex.split(str(record.config["environment"].get("command", "")))
-    except ValueError:
-        words = []
-    if words[1:3] in (["train", "captioner"], ["reproduce", "captions"]):
-        values = [b for a, b in pairwise(words) if a == "--captions"]
-        values += [word.removeprefix("--captions=") for word in words if word.startswith("--captions=")]
-        place = Path(values[-1] if values else "world")
-        return (place.parent if place.name == "captions" else place).name or place.name
-    return f"captions {record.config['data'].get('captions', '?')}"
+    captions = record.config["environment"].get("places", {}).get("captions")
+    if captions is None:
+        return f"captions {record.config['data'].get('captions', '?')}"
+    place = Path(captions)
+    return (place.parent if place.name == "captions" else place).name or place.name
 
 
 _HEADER = ("product", "phase", "seed", "ended", "test CIDEr", "validation CIDEr", "time", *ORIGIN_COLUMNS)

@@ -1,4 +1,4 @@
-"""The scores of a run's test captions: read from its folder, by the columns of the paper's Table 2."""
+"""The scores of a run's test captions: read from its folder, by the columns of the report's table."""
 
 from __future__ import annotations
 
@@ -8,32 +8,25 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from prproduct.captioning.inference import Search
-from prproduct.captioning.paper import METRICS
 from prproduct.captioning.results import scores_file
 from prproduct.lab.errors import InputError
 from prproduct.lab.files import read_json
 
 
 class Column(NamedTuple):
-    """A column of Table 2: the name of its score in the COCO evaluation, and the metric that computes it."""
+    """A column of the table: the name of its score in the COCO evaluation, and the metric that computes it."""
 
     score: str
     metric: str
 
 
-COLUMNS = dict(
-    zip(
-        METRICS,
-        (
-            *(Column(f"Bleu_{n}", "bleu") for n in range(1, 5)),
-            Column("METEOR", "meteor"),
-            Column("ROUGE_L", "rouge-l"),
-            Column("CIDEr", "cider"),
-            Column("SPICE", "spice"),
-        ),
-        strict=True,
-    )
-)
+COLUMNS = {  # first those of the paper's Table 2, in its order
+    **{f"B{n}": Column(f"Bleu_{n}", "bleu") for n in range(1, 5)},
+    "METEOR": Column("METEOR", "meteor"),
+    "ROUGE-L": Column("ROUGE_L", "rouge-l"),
+    "CIDEr": Column("CIDEr", "cider"),
+    "SPICE": Column("SPICE", "spice"),
+}
 SHARE_TRUE = "true"  # the column, and the score, of the toy world's extra metric: the share of true captions
 
 
@@ -43,7 +36,7 @@ class Scores:
 
     search: str  # the settings of the search and the number of images, in words
     images: int
-    numbers: dict[str, float]  # percent by column of Table 2, and SHARE_TRUE if it is known
+    numbers: dict[str, float]  # percent by column, and SHARE_TRUE if it is known
     reasons: dict[str, str]  # for the columns without a number
 
 
@@ -68,7 +61,7 @@ def scores_of(folder: str | Path, split: str = "test") -> dict[str, Any]:
 
 
 def read_scores(folder: Path, split: str = "test") -> Scores | None:
-    """The scores by the columns of Table 2; None if the captions are not scored."""
+    """The scores by column; None if the captions are not scored."""
     if not scores_file(folder, split).exists():
         return None
     content = scores_of(folder, split)

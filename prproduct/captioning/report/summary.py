@@ -12,21 +12,21 @@ from prproduct.lab.report.content import Block, Bullets, Paragraph, Section, Str
 from prproduct.lab.report.observations import BASELINE, NBSP, how_tested, left_out
 
 
-def summary(groups: Sequence[Group], found: Sequence[Comparison]) -> Section:
+def summary(groups: Sequence[Group], comparisons: Sequence[Comparison]) -> Section:
     """The section with the headline, a line for each comparison, and how they were tested."""
     runs = [run for group in groups for run in group.runs]
-    blocks: list[Block] = [Paragraph((Strong(_headline(groups, found)),))]
+    blocks: list[Block] = [Paragraph((Strong(_headline(groups, comparisons)),))]
     if len(groups) == 1:
         blocks.append(Paragraph(f"All runs: {groups[0].name}."))
-    items = [_line(comparison) for comparison in sorted(found, key=lambda one: one.product != "pr")]
+    items = [_line(comparison) for comparison in sorted(comparisons, key=lambda one: one.product != "pr")]
     for group in groups:
         items += [*_reinforced(group), *_angles(group), *_costs(group)]
     if items:
         blocks.append(Bullets(tuple(items)))
     blocks += left_out(runs)
-    if found:
+    if comparisons:
         measure = "Products are judged by the CIDEr of test captions, in percent as the paper gives it."
-        blocks.append(Paragraph(f"{measure} {how_tested(len(found))}", note=True))
+        blocks.append(Paragraph(f"{measure} {how_tested(len(comparisons))}", note=True))
     return Section("Summary", tuple(blocks))
 
 
@@ -35,12 +35,12 @@ def verdict(comparison: Comparison) -> str:
     return observations.verdict(comparison.difference, lambda mean: mean > 0, digits=1)
 
 
-def _headline(groups: Sequence[Group], found: Sequence[Comparison]) -> str:
+def _headline(groups: Sequence[Group], comparisons: Sequence[Comparison]) -> str:
     if not any(stage.counted for group in groups for stage in group.stages):
         return "No run is finished, so there is nothing to compare yet."
     if not any(list(group.scored_stages()) for group in groups):
         return "No run has scored test captions yet, so there is nothing to compare."
-    asked = [comparison for comparison in found if comparison.product == "pr"] or list(found)
+    asked = [comparison for comparison in comparisons if comparison.product == "pr"] or list(comparisons)
     if not asked:
         return "Nothing can be compared: no other product was trained in the same configuration as the inner product P."
     name = "PR" if asked[0].product == "pr" else "the other product"
@@ -60,15 +60,15 @@ def _line(comparison: Comparison) -> Text:
     title = Strong(f"{display(comparison.product)}, {place}: {verdict(comparison)}.")
     if difference is None:
         return (title, " No seed has the CIDEr of both products.")
-    numbers = f" Test CIDEr {_mean(one, comparison.product)}, P's {_mean(one, BASELINE)}; "
+    numbers = f" Test CIDEr {_mean(one, comparison.product)}, P's {_mean(one, BASELINE)}"
     if difference.n == 1:
-        return (title, numbers, f"{_points(difference.mean)}. One pair does not tell chance from effect.")
+        return (title, numbers, ". One pair does not tell chance from effect.")
     if comparison.adjusted is None:
-        return (title, numbers, f"{_points(difference.mean)} in each of {difference.n} pairs.")
+        return (title, numbers, "; the difference is the same in every pair.")
     p_value = p_text(comparison.adjusted)
     relation = p_value if p_value.startswith("<") else f"= {p_value}"
-    between = f"95 % interval {number(difference.low, 1, sign=True)} to {number(difference.high, 1, sign=True)}"
-    return (title, numbers, f"over {difference.n} pairs {_points(difference.mean)}, {between}, p {relation}.")
+    between = f"{number(difference.low, 1, sign=True)} to {number(difference.high, 1, sign=True)}"
+    return (title, numbers, f"; the difference's 95 % interval is {between}, p {relation}.")
 
 
 def _reinforced(group: Group) -> list[Text]:
@@ -143,9 +143,3 @@ def _place(one: ScoredStage) -> str:
 def _mean(one: ScoredStage, product: str) -> str:
     sample = one.sample(product, "CIDEr")
     return "–" if sample is None else f"{number(sample.mean, 1)} (n{NBSP}={NBSP}{sample.n})"
-
-
-def _points(mean: float) -> str:
-    if not float(f"{mean:.1f}"):
-        return "no difference to one decimal"
-    return f"{number(abs(mean), 1)} points {'higher' if mean > 0 else 'lower'}"

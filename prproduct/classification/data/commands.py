@@ -18,9 +18,9 @@ from prproduct.classification.data.fetch import download_bars
 from prproduct.classification.data.fetch import fetch as fetch_source
 from prproduct.classification.data.sources import SOURCES, Source, source
 from prproduct.lab.errors import InputError
+from prproduct.lab.options import DataDir
 
 Name = Annotated[str, typer.Argument(help=f"one of {', '.join(SOURCES)}")]
-DataDir = Annotated[Path | None, typer.Option("--data-dir", help="the folder that holds data sets", show_default=False)]
 
 
 def list_(data_dir: DataDir = None) -> None:

@@ -31,57 +31,57 @@ class Family(NamedTuple):
     build: Callable[[re.Match[str], Image], nn.Module]
 
 
-def _mlp(found: re.Match[str], image: Image) -> nn.Module:
-    layers, width = int(found["layers"] or 5), int(found["width"] or 256)
+def _mlp(match: re.Match[str], image: Image) -> nn.Module:
+    layers, width = int(match["layers"] or 5), int(match["width"] or 256)
     if layers < 1 or width < 1:
-        raise InputError(f"{found[0]}: an MLP has at least one layer, of at least one unit")
+        raise InputError(f"{match[0]}: an MLP has at least one layer, of at least one unit")
     return mlp.MLP(image.channels * image.size**2, image.classes, layers, width)
 
 
-def _resnet(found: re.Match[str], image: Image) -> nn.Module:
-    block = resnet.Bottleneck if found["block"] == "bottleneck" else resnet.BasicBlock
-    blocks = _per_stage(found, 2, 3 * block.convolutions)
+def _resnet(match: re.Match[str], image: Image) -> nn.Module:
+    block = resnet.Bottleneck if match["block"] == "bottleneck" else resnet.BasicBlock
+    blocks = _per_stage(match, 2, 3 * block.convolutions)
     return resnet.ResNet(block, blocks, image.channels, image.classes)
 
 
-def _preresnet(found: re.Match[str], image: Image) -> nn.Module:
-    block = preresnet.PreBottleneck if found["block"] == "bottleneck" else preresnet.PreBasicBlock
-    blocks = _per_stage(found, 2, 3 * block.convolutions)
+def _preresnet(match: re.Match[str], image: Image) -> nn.Module:
+    block = preresnet.PreBottleneck if match["block"] == "bottleneck" else preresnet.PreBasicBlock
+    blocks = _per_stage(match, 2, 3 * block.convolutions)
     return preresnet.PreResNet(block, blocks, image.channels, image.classes)
 
 
-def _wideresnet(found: re.Match[str], image: Image) -> nn.Module:
-    widening = int(found["width"])
+def _wideresnet(match: re.Match[str], image: Image) -> nn.Module:
+    widening = int(match["width"])
     if widening < 1:
-        raise InputError(f"{found[0]}: the widening factor is at least 1")
-    return preresnet.WideResNet(_per_stage(found, 4, 6), widening, image.channels, image.classes)
+        raise InputError(f"{match[0]}: the widening factor is at least 1")
+    return preresnet.WideResNet(_per_stage(match, 4, 6), widening, image.channels, image.classes)
 
 
-def _densenet(found: re.Match[str], image: Image) -> nn.Module:
-    growth = int(found["growth"])
+def _densenet(match: re.Match[str], image: Image) -> nn.Module:
+    growth = int(match["growth"])
     if growth < 1:
-        raise InputError(f"{found[0]}: the growth rate is at least 1")
-    return densenet.DenseNet(_per_stage(found, 4, 6), growth, image.channels, image.classes)
+        raise InputError(f"{match[0]}: the growth rate is at least 1")
+    return densenet.DenseNet(_per_stage(match, 4, 6), growth, image.channels, image.classes)
 
 
-def _vit(found: re.Match[str], image: Image) -> nn.Module:
-    depth, width = int(found["depth"]), int(found["width"])
+def _vit(match: re.Match[str], image: Image) -> nn.Module:
+    depth, width = int(match["depth"]), int(match["width"])
     if depth < 1 or width < 64 or width % 64:
-        raise InputError(f"{found[0]}: a ViT has at least one block, and a width of 64, 128, 192, …")
+        raise InputError(f"{match[0]}: a ViT has at least one block, and a width of 64, 128, 192, …")
     if image.size % 4:
-        raise InputError(f"{found[0]}: images of {image.size} pixels a side cannot be divided into patches of 4")
+        raise InputError(f"{match[0]}: images of {image.size} pixels a side cannot be divided into patches of 4")
     return vit.ViT(image.size, 4, width, depth, width // 64, image.classes, image.channels)
 
 
-def _per_stage(found: re.Match[str], outside: int, convolutions: int) -> int:
+def _per_stage(match: re.Match[str], outside: int, convolutions: int) -> int:
     """Return n, the blocks per stage, of the network's depth = convolutions · n + outside; InputError if there is none.
 
     `outside` are the layers outside of the three stages, `convolutions` those of one block in each stage.
     """
-    depth = int(found["depth"])
+    depth = int(match["depth"])
     if depth <= outside or (depth - outside) % convolutions:
         examples = ", ".join(str(outside + convolutions * n) for n in (1, 2, 3))
-        raise InputError(f"{found[0]}: depth {depth} is not {convolutions}n+{outside} ({examples}, …)")
+        raise InputError(f"{match[0]}: depth {depth} is not {convolutions}n+{outside} ({examples}, …)")
     return (depth - outside) // convolutions
 
 

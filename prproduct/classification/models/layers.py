@@ -1,4 +1,4 @@
-"""What the convolutional networks share: bare convolutions, three stages of blocks, and two initialisations."""
+"""What the networks share: bare convolutions, three stages of blocks, and two initialisations."""
 
 from __future__ import annotations
 

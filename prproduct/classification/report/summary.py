@@ -24,20 +24,20 @@ from prproduct.lab.report.statistics import SIGNIFICANCE, PairedDifference, Samp
 _CLEAR = 1.0  # percentage points: smaller differences between the length and the direction gradient are not interpreted
 
 
-def summary(groups: Sequence[Group], found: Sequence[Comparison]) -> Section:
+def summary(groups: Sequence[Group], comparisons: Sequence[Comparison]) -> Section:
     """Return the section for readers who read nothing else."""
     runs = [run for group in groups for run in group.runs]
     answers = [sentence for group in groups if (sentence := _which_gradient(group))]
-    blocks: list[Block] = [Paragraph((Strong(sentence),)) for sentence in [*answers, _headline(groups, found)]]
-    if found:
-        blocks.append(Bullets(tuple(map(_line, found))))
+    blocks: list[Block] = [Paragraph((Strong(sentence),)) for sentence in [*answers, _headline(groups, comparisons)]]
+    if comparisons:
+        blocks.append(Bullets(tuple(map(_line, comparisons))))
     blocks += left_out(runs)
-    if found:
+    if comparisons:
         measure = (
             "Errors are shares of wrong answers on the test images after the last epoch, in percent; differences are "
             "in percentage points."
         )
-        blocks.append(Paragraph(f"{measure} {how_tested(len(found))}", note=True))
+        blocks.append(Paragraph(f"{measure} {how_tested(len(comparisons))}", note=True))
     return Section("Summary", tuple(blocks))
 
 
@@ -73,11 +73,11 @@ def _which_gradient(group: Group) -> str | None:
     )
 
 
-def _headline(groups: Sequence[Group], found: Sequence[Comparison]) -> str:
+def _headline(groups: Sequence[Group], comparisons: Sequence[Comparison]) -> str:
     """Return the result of PR, or of all other products if there are no runs of PR, in one sentence."""
     if not any(group.counted for group in groups):
         return "No run is finished, so there is nothing to compare yet."
-    asked = [comparison for comparison in found if comparison.product == "pr"] or list(found)
+    asked = [comparison for comparison in comparisons if comparison.product == "pr"] or list(comparisons)
     if not asked:
         products = ordered(product for group in groups for product in group.counted)
         if BASELINE not in products:

@@ -48,11 +48,11 @@ def errors(groups: Sequence[Group]) -> Table:
     return Table(caption, ("product", "n", *MEASURES.values()), "lrrr", tuple(rows))
 
 
-def differences(found: Sequence[Comparison]) -> Table:
+def differences(comparisons: Sequence[Comparison]) -> Table:
     """Return the table of every product's paired difference to the inner product, with interval and test."""
     rows: list[tuple[Text, ...] | Heading] = []
     group = None
-    for comparison in found:
+    for comparison in comparisons:
         if comparison.group is not group:
             group = comparison.group
             rows.append(Heading(group.name))
@@ -87,10 +87,10 @@ def _difference(comparison: Comparison, measure: str, difference: PairedDifferen
     )
 
 
-def differences_chart(found: Sequence[Comparison]) -> Chart | None:
+def differences_chart(comparisons: Sequence[Comparison]) -> Chart | None:
     """Return the chart of single differences after the last epoch, their means and intervals; None without any."""
     by_product: dict[str, list[Interval]] = {}
-    for comparison in found:
+    for comparison in comparisons:
         group, difference = comparison.group, comparison.difference("last")
         if difference is None:
             continue
@@ -111,10 +111,10 @@ def differences_chart(found: Sequence[Comparison]) -> Chart | None:
     return Chart(caption, tuple(panels))
 
 
-def results(groups: Sequence[Group], found: Sequence[Comparison]) -> Section:
+def results(groups: Sequence[Group], comparisons: Sequence[Comparison]) -> Section:
     """Return the section of errors, differences, and their chart."""
-    chart = differences_chart(found)
-    compared: tuple[Block, ...] = (differences(found), chart) if chart else ()
+    chart = differences_chart(comparisons)
+    compared: tuple[Block, ...] = (differences(comparisons), chart) if chart else ()
     return Section("Results", (errors(groups), *compared))
 
 

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from prproduct.lab import runs
 from prproduct.lab.errors import InputError
-from prproduct.lab.progress import Silent
+from prproduct.lab.progress import NoProgress
 from prproduct.lab.stopping import Stopped, StopSignals
 
 POLL_SECONDS = 0.5
@@ -110,7 +110,9 @@ class Workers(Protocol):
         ...
 
 
-def sweep(jobs: Sequence[Job], workers: Workers, *, retries: int = 2, progress: Silent | None = None) -> list[Result]:
+def sweep(
+    jobs: Sequence[Job], workers: Workers, *, retries: int = 2, progress: NoProgress | None = None
+) -> list[Result]:
     """Run all jobs that are not finished, close the workers, and return a result for each job.
 
     A job whose worker died or that failed is started again up to `retries` times, and continues from its checkpoint. A
@@ -119,14 +121,14 @@ def sweep(jobs: Sequence[Job], workers: Workers, *, retries: int = 2, progress: 
     """
     with StopSignals() as stop:
         try:
-            return _Sweep(jobs, workers, retries, progress or Silent(), stop).run()
+            return _Sweep(jobs, workers, retries, progress or NoProgress(), stop).run()
         finally:
             workers.close()
 
 
 class _Sweep:
     def __init__(
-        self, jobs: Sequence[Job], workers: Workers, retries: int, progress: Silent, stop: StopSignals
+        self, jobs: Sequence[Job], workers: Workers, retries: int, progress: NoProgress, stop: StopSignals
     ) -> None:
         if len({job.folder for job in jobs}) < len(jobs):
             raise InputError("two runs of a sweep have the same folder")

@@ -21,7 +21,7 @@ from prproduct.lab.sweep.jobs import Ending, Job, Result
 _LOOK_SECONDS = 1.0
 
 
-class Terminal(Bars):
+class SweepProgress(Bars):
     """A bar for each running run, one for all runs, and a line for each run that ended."""
 
     def __init__(self, console: Console | None = None) -> None:
