@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -30,17 +31,7 @@ def report(
     ] = None,
 ) -> None:
     """Write tables, statistics, curves and angles of runs to one self-contained page."""
-    target = files.check_target(target)
-    found, broken = files.find_all(places)
-    if pictures is not None and all(record.config["task"] != "captioner" for record in found):
-        raise InputError("pictures are shown with captions, and no run is of a captioner; leave out --pictures")
-    records, refused = files.readable(found, check)
-    broken += refused
-    if not records:
-        raise InputError(broken[0])
-    title, sections = content(records, pictures)
-    lead = files.lead(records, broken)
-    files.write(title, lead, [sections[0], *files.unreadable(broken), *sections[1:]], target)
+    lead, broken = files.write_report(places, target, check, partial(content, pictures=pictures))
     typer.echo(f"{target}: {lead}")
     for line in broken:
         typer.echo(f"prproduct: {line}", err=True)
@@ -59,6 +50,8 @@ def content(records: Sequence[Record], pictures: Path | None = None) -> tuple[st
     by_task: dict[str, list[Record]] = {}
     for record in records:
         by_task.setdefault(record.config["task"], []).append(record)
+    if pictures is not None and "captioner" not in by_task:
+        raise InputError("pictures are shown with captions, and no run is of a captioner; leave out --pictures")
     sections: list[Section] = []
     for task, its_records in by_task.items():
         module = importlib.import_module(TASKS[task])

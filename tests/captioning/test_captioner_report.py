@@ -3,7 +3,6 @@
 import json
 import statistics
 from dataclasses import fields, replace
-from pathlib import Path
 
 import pytest
 from made_captioners import DATA, made_run
@@ -13,6 +12,7 @@ from scipy import stats
 from small_dataset import RL, XE, dataset
 from small_dataset import run as train_small
 
+from prproduct import reporting
 from prproduct.captioning import paper, report
 from prproduct.captioning.configuration import CaptionerConfig
 from prproduct.captioning.report.runs import UNUSED, comparisons, groups
@@ -23,7 +23,7 @@ from prproduct.cli import main
 from prproduct.lab.errors import InputError
 from prproduct.lab.report import files
 from prproduct.lab.report.content import Card, charts, plain
-from prproduct.reporting import TASKS
+from prproduct.lab.runs import Record
 
 
 def all_said(places):
@@ -385,15 +385,11 @@ def test_runs_of_another_task_are_refused(tmp_path):
         report.write([tmp_path / "a"], tmp_path / "report.html")
 
 
-def test_pictures_without_a_captioner_are_refused(tmp_path, capsys):
-    place = Path(tmp_path / "a")
-    path = made_run(place) / "config.json"
-    path.write_text(path.read_text().replace('"task": "captioner"', '"task": "classifier"'))
-    with pytest.raises(SystemExit) as end:
-        main(["report", str(place), "-o", str(tmp_path / "report.html"), "--pictures", str(tmp_path)])
-    assert end.value.code == 2
-    assert "leave out --pictures" in capsys.readouterr().err
-    assert TASKS["captioner"] == "prproduct.captioning.report"
+def test_pictures_without_a_captioner_are_refused(tmp_path):
+    classifier = Record(tmp_path, {"task": "classifier"}, ())
+    with pytest.raises(InputError, match="no run is of a captioner; leave out --pictures"):
+        reporting.content([classifier], pictures=tmp_path)
+
 
 
 @pytest.mark.parametrize(

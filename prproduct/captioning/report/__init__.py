@@ -53,11 +53,4 @@ def write(folders: Sequence[Path], target: Path, pictures: Path | None = None) -
 
     Runs that cannot be read are named on the page; if none can be read, raises InputError.
     """
-    target = files.check_target(target)
-    found, broken = files.find_all(folders)
-    records, refused = files.readable(found, check)
-    broken += refused
-    if not records:
-        raise InputError(broken[0])
-    first, *rest = sections(records, pictures)
-    files.write(TITLE, files.lead(records, broken), [first, *files.unreadable(broken), *rest], target)
+    files.write_report(folders, target, check, lambda records: (TITLE, sections(records, pictures)))

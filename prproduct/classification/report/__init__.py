@@ -20,6 +20,8 @@ TITLE = "The PR product in image classification"
 
 def check(record: Record) -> None:
     """Raise an error for a run whose files do not hold what this report reads."""
+    if record.config["task"] != "classifier":
+        raise InputError(f"{record.folder}: is a run of a {record.config['task']}, not of a classifier")
     (group,) = groups([record])
     cost([group])
     runs([group])
@@ -47,14 +49,4 @@ def sections(records: Sequence[Record]) -> list[Section]:
 
 def write(folders: Sequence[Path], target: Path) -> None:
     """Write the report on the runs in `folders` as HTML, or as Markdown if the target ends in .md."""
-    target = files.check_target(target)
-    found, broken = files.find_all(folders)
-    for record in found:
-        if record.config["task"] != "classifier":
-            raise InputError(f"{record.folder}: is a run of a {record.config['task']}, not of a classifier")
-    records, refused = files.readable(found, check)
-    broken += refused
-    if not records:
-        raise InputError(broken[0])
-    first, *others = sections(records)
-    files.write(TITLE, files.lead(records, broken), [first, *files.unreadable(broken), *others], target)
+    files.write_report(folders, target, check, lambda records: (TITLE, sections(records)))

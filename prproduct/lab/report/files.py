@@ -116,6 +116,29 @@ def check_target(target: str | Path) -> Path:
     return target
 
 
+def write_report(
+    places: Iterable[str | Path],
+    target: str | Path,
+    check: Callable[[Record], object],
+    content: Callable[[Sequence[Record]], tuple[str, list[Section]]],
+) -> tuple[str, list[str]]:
+    """Write the page on the runs in `places`; return its first line, and a line for each run that cannot be read.
+
+    `check` raises an error for a run that the page cannot show, `content` returns the title and the sections, of which
+    the first is the summary. InputError if no run can be read.
+    """
+    target = check_target(target)
+    found, broken = find_all(places)
+    records, refused = readable(found, check)
+    broken += refused
+    if not records:
+        raise InputError(broken[0])
+    title, (summary, *others) = content(records)
+    first_line = lead(records, broken)
+    write(title, first_line, [summary, *unreadable(broken), *others], target)
+    return first_line, broken
+
+
 def write(title: str, lead: Text, sections: Sequence[Section], target: str | Path) -> None:
     """Write a report as HTML, or as Markdown with charts and pictures in a folder beside it, by the target's ending."""
     target = check_target(target)
