@@ -391,7 +391,6 @@ def test_pictures_without_a_captioner_are_refused(tmp_path):
         reporting.content([classifier], pictures=tmp_path)
 
 
-
 @pytest.mark.parametrize(
     ("places", "name"),
     [
