@@ -243,7 +243,7 @@ def test_without_the_library_the_reward_is_the_same(monkeypatch):
     images = [[[1, 2, 3], [1, 2]], [[4, 5, 8]], [[6, LARGEST_TOKEN, LARGEST_TOKEN]]]
     batch, rows = torch.randint(9, (20, 6)), torch.randint(3, (20,))
     scores = CiderReward.of(PackedCaptions.pack(images))(batch, rows)
-    monkeypatch.setattr(ngram_operators.native, "library", lambda: False)
+    monkeypatch.setattr(ngram_operators.kernels, "library", lambda: False)
     without = ngram_operators.operators.__wrapped__()
     assert without is ngram_operators
     monkeypatch.setattr(reward, "operators", lambda: without)
