@@ -232,10 +232,11 @@ def draw(found: list[Angles], path: Path) -> None:
             panel.scatter(pr, row, color="#d55e00", s=18, marker="D", zorder=2, label="PR" if row == 0 else None)
         panel.set_yticks(range(len(each.means)), each.means, fontsize=7)
         panel.invert_yaxis()
-        panel.set_xlim(0, 1.02)
+        panel.set_xlim(min(min(pair) for pair in each.means.values()) - 0.02, 1.005)
+        panel.tick_params(axis="x", labelsize=8)
         panel.set_title(f"{each.study.name}, n = {len(each.improvements)}", fontsize=9, loc="left")
         panel.grid(axis="x", alpha=0.3)
-    panels[0, 0].legend(fontsize=8, loc="lower left", bbox_to_anchor=(0.85, 1.0), ncols=2, frameon=False)
+    panels[0, 0].legend(fontsize=8, loc="lower right", bbox_to_anchor=(1.0, 0.98), ncols=2, frameon=False)
     panels[-1, 0].set_xlabel("min |sin θ| over a sample's outputs, averaged over samples", fontsize=8)
     pyplot.rcParams["svg.hashsalt"] = "the same ids in every drawing"
     figure.savefig(path, metadata={"Date": None})
