@@ -1,7 +1,6 @@
 """The tokenizer: what it does to captions, and that the original does the same."""
 
 import shutil
-import time
 
 import pytest
 from hypothesis import given
@@ -81,7 +80,5 @@ def test_any_text_has_tokens_without_blanks(captions):
 
 
 @pytest.mark.parametrize("part", ["a", "a.", "a-", "a'", "1,", "-a/"])
-def test_a_very_long_word_takes_no_more_than_quadratic_time(part):
-    began = time.process_time()
+def test_a_very_long_word_ends_which_exponential_backtracking_would_not(part):
     assert tokenize(5000 // len(part) * part).startswith(part[0].strip("-") or "a")
-    assert time.process_time() - began < 10
