@@ -153,6 +153,7 @@ class Angles:
     study: Study
     differences: dict[str, dict[int, float]]  # layer → seed → PR − P
     means: dict[str, tuple[float, float]]  # layer → (P, PR)
+    typical: dict[str, float]  # layer → the mean |sin θ| of all its outputs under P
     improvements: dict[int, float]  # seed → by how much PR's score is better than P's
 
     @property
@@ -169,10 +170,10 @@ class Angles:
         return float(found.statistic), float(found.pvalue)
 
 
-def _last_angles(study: Study, run: Path) -> dict[str, float]:
-    """Return sample_min_sin of each layer; captioners' after cross-entropy, which trains longest."""
+def _last_angles(study: Study, run: Path) -> dict[str, dict[str, float]]:
+    """Return the statistics of each layer; captioners' after cross-entropy, which trains longest."""
     path = run / "xe" / "angles_at_end.json" if study.score is captioner else run / "angles_at_end.json"
-    return {layer: values["sample_min_sin"] for layer, values in _json(path).items()} if path.exists() else {}
+    return _json(path) if path.exists() else {}
 
 
 def angles(study: Study) -> Angles | None:
@@ -185,10 +186,18 @@ def angles(study: Study) -> Angles | None:
         return None
     layers = list(next(iter(pairs.values()))[0])
     sign = 1 if study.larger_is_better else -1
+
+    def mean(product: int, layer: str, statistic: str) -> float:
+        return statistics.fmean(pair[product][layer][statistic] for pair in pairs.values())
+
     return Angles(
         study,
-        {layer: {seed: pr[layer] - p[layer] for seed, (p, pr) in pairs.items()} for layer in layers},
-        {layer: tuple(statistics.fmean(pair[i][layer] for pair in pairs.values()) for i in (0, 1)) for layer in layers},  # type: ignore[misc]
+        {
+            layer: {seed: pr[layer]["sample_min_sin"] - p[layer]["sample_min_sin"] for seed, (p, pr) in pairs.items()}
+            for layer in layers
+        },
+        {layer: (mean(0, layer, "sample_min_sin"), mean(1, layer, "sample_min_sin")) for layer in layers},
+        {layer: mean(0, layer, "mean_sin") for layer in layers},
         {seed: sign * (by_product["pr"][seed] - by_product["p"][seed]) for seed in pairs},
     )
 
@@ -196,8 +205,9 @@ def angles(study: Study) -> Angles | None:
 def angle_table(found: list[Angles]) -> str:
     """Return a row for each study: layers in which min |sin θ| is larger under PR, by how much, ρ with the scores."""
     lines = [
-        "| study | n | layers | larger under PR | mean change | most | least | ρ with the improvement |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+        "| study | n | mean \\|sin θ\\| of P (least) | layers | larger under PR | mean change | most | least "
+        "| ρ with the improvement |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for each in found:
         changes = [statistics.fmean(values.values()) for values in each.differences.values()]
@@ -205,6 +215,7 @@ def angle_table(found: list[Angles]) -> str:
         columns = (
             each.study.name,
             str(len(each.improvements)),
+            f"{statistics.fmean(each.typical.values()):.3f} ({min(each.typical.values()):.3f})",
             str(len(changes)),
             str(each.grown),
             *(_signed(value, 3) for value in (statistics.fmean(changes), max(changes), min(changes))),
