@@ -112,6 +112,7 @@ def main() -> None:
     for name, default in {**sizes, "steps": 1200, "every": 100, "seed": 0, "threads": 1}.items():
         parser.add_argument(f"--{name}", type=int, default=default, help=f"default: {default}")
     parser.add_argument("--learning-rate", type=float, default=1e-3, help="default: 0.001")
+    parser.add_argument("--leave", nargs="+", default=[], help="layers that keep the inner product, such as head")
     parser.add_argument("-o", "--output", type=Path, help="a JSON file for the configuration and all evaluations")
     options = parser.parse_args()
 
@@ -119,7 +120,9 @@ def main() -> None:
     train_data, validation_data, alphabet = read_text()
     torch.manual_seed(options.seed)
     model = CharGPT(alphabet, options.context, options.layers, options.width)
-    pr.convert(model, options.product)
+    if unknown := set(options.leave) - dict(model.named_modules()).keys():
+        parser.error(f"--leave: the model has no {', '.join(sorted(unknown))}")
+    pr.convert(model, options.product, filter_fn=lambda layer, name: name not in options.leave)
     optimizer = torch.optim.AdamW(model.parameters(), lr=options.learning_rate, betas=(0.9, 0.99), weight_decay=0.1)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: learning_rate_factor(step, options.steps))
     count = len(validation_data) // options.context  # as many windows as the validation text has, of either text

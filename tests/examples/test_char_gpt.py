@@ -32,5 +32,13 @@ def test_one_seed_gives_all_products_one_beginning_and_one_run_the_same_numbers_
     assert p == again
     assert p[0] == pr[0]
     assert p[1]["train_loss"] != pr[1]["train_loss"]
+    left = evaluations(run, tmp_path, "pr", *arguments, "--leave", "head")
+    assert left[0] == p[0]
+    assert left[1]["train_loss"] not in (p[1]["train_loss"], pr[1]["train_loss"])
     other_seed = evaluations(run, tmp_path, "p", "--steps", "1", "--every", "1", "--seed", "6")
     assert other_seed[0]["train_loss"] != p[0]["train_loss"]
+
+
+def test_a_layer_to_leave_that_the_model_does_not_have_is_an_error(run):
+    with pytest.raises(SystemExit, match="2"):
+        run("char_gpt.py", *SMALL, "--leave", "head", "haed")
