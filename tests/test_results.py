@@ -20,6 +20,7 @@ def test_the_pages_show_the_numbers_of_the_records(tables):
     differences = tables["difference_table"]()
     for text, table in (
         (page, differences),
+        (page, tables["difference_table"](tables["SECONDARY"])),
         (page, tables["others_table"]()),
         (page, tables["angle_table"](found)),
         (readme, differences),
