@@ -153,8 +153,8 @@ def difference_table(studies: tuple[Study, ...] = STUDIES) -> str:
 def others_table() -> str:
     """Return the table of every other product against P, paired by seed."""
     lines = [
-        "| study | product | n | its score | difference from P (95 % interval) | p |",
-        "| --- | --- | --- | --- | --- | --- |",
+        "| study | product | n | its score | P's of these seeds | difference (95 % interval) | p |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     for study in STUDIES:
         by_product = scores(study)
@@ -163,7 +163,12 @@ def others_table() -> str:
             if product in ("p", "pr") or found is None:
                 continue
             test = "–" if found.p_value is None else f"{found.p_value:.2g}"
-            columns = (study.name, f"`{product}`", str(found.n), _mean(values, study.digits))
+            paired = [
+                {seed: by_seed[seed] for seed in values if seed in by_product["p"]}
+                for by_seed in (values, by_product["p"])
+            ]
+            means = (_mean(by_seed, study.digits) for by_seed in paired)
+            columns = (study.name, f"`{product}`", str(found.n), *means)
             lines.append("| " + " | ".join((*columns, _interval(found, study.digits), test)) + " |")
     return "\n".join(lines)
 
@@ -178,17 +183,25 @@ class Angles:
     typical: dict[str, float]  # layer → the mean |sin θ| of all its outputs under P
     improvements: dict[int, float]  # seed → by how much PR's score is better than P's
 
-    @property
-    def grown(self) -> int:
-        """The number of layers whose mean difference is positive."""
-        return sum(statistics.fmean(values.values()) > 0 for values in self.differences.values())
+    def grown(self) -> str:
+        """Return in how many layers the mean difference is positive, and in how many layers of single pairs."""
+        means = [statistics.fmean(values.values()) for values in self.differences.values()]
+        single = [value for values in self.differences.values() for value in values.values()]
+        counts = (f"{sum(value > 0 for value in values)} of {len(values)}" for values in (means, single))
+        return "{} ({})".format(*counts)
 
     def correlation(self) -> tuple[float, float] | None:
         """Return Spearman's ρ over the seeds, with p, of the mean growth of all layers and the improvement."""
         growth = [statistics.fmean(layer[seed] for layer in self.differences.values()) for seed in self.improvements]
         if len(growth) < 4:
             return None
-        found = stats.spearmanr(growth, list(self.improvements.values()))
+        improvements = list(self.improvements.values())
+
+        def rho(values: list[float]) -> float:
+            return float(stats.spearmanr(values, improvements).statistic)
+
+        # Exact for up to 7 seeds, of which there are fewer than 9,999 permutations.
+        found = stats.permutation_test((growth,), rho, permutation_type="pairings", vectorized=False, rng=0)
         return float(found.statistic), float(found.pvalue)
 
 
@@ -227,9 +240,9 @@ def angles(study: Study) -> Angles | None:
 def angle_table(found: list[Angles]) -> str:
     """Return a row for each study: layers in which min |sin θ| is larger under PR, by how much, ρ with the scores."""
     lines = [
-        "| study | n | mean \\|sin θ\\| of P (least) | layers | larger under PR | mean change | most | least "
+        "| study | n | mean \\|sin θ\\| of P (least) | larger under PR (by pairs) | mean change | most | least "
         "| ρ with the improvement |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for each in found:
         changes = [statistics.fmean(values.values()) for values in each.differences.values()]
@@ -238,9 +251,8 @@ def angle_table(found: list[Angles]) -> str:
             each.study.name,
             str(len(each.improvements)),
             f"{statistics.fmean(each.typical.values()):.3f} ({min(each.typical.values()):.3f})",
-            str(len(changes)),
-            str(each.grown),
-            *(_signed(value, 3) for value in (statistics.fmean(changes), max(changes), min(changes))),
+            each.grown(),
+            *(_signed(value, 4) for value in (statistics.fmean(changes), max(changes), min(changes))),
             "–" if correlation is None else f"{_signed(correlation[0], 2)} (p = {correlation[1]:.2g})",
         )
         lines.append("| " + " | ".join(columns) + " |")
