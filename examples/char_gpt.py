@@ -7,6 +7,7 @@ as pairs. On a CPU, the same arguments give the same losses.
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import math
 import platform
@@ -98,6 +99,20 @@ def measure_angles(model: nn.Module, text: Tensor, step: int) -> dict[str, dict[
     return {record.name: {name: getattr(record, name) for name in statistics} for record in probe.records}
 
 
+def compare_gradients(model: nn.Module, data: Tensor, context: int, count: int = 64) -> dict[str, float]:
+    """The gradient under the model's product against that of the loss: their cosine and the ratio of their lengths."""
+    starts = torch.linspace(0, len(data) - context - 1, count).long()
+    gradients = []
+    for network in (copy.deepcopy(model), pr.convert(copy.deepcopy(model), "p")):
+        network.zero_grad()
+        for part in starts.split(16):
+            (loss_of(network, *windows(data, part, context)) * len(part) / count).backward()
+        parts = [parameter.grad.flatten() for parameter in network.parameters() if parameter.grad is not None]
+        gradients.append(torch.cat(parts).double())
+    ours, true = gradients
+    return {"cosine": F.cosine_similarity(ours, true, dim=0).item(), "length": (ours.norm() / true.norm()).item()}
+
+
 def learning_rate_factor(step: int, steps: int, warmup: int = 100) -> float:
     """A linear warm-up, then a cosine from 1 down to a tenth."""
     progress = max(0.0, (step - warmup) / max(1, steps - warmup))
@@ -134,7 +149,8 @@ def main() -> None:
             if step % options.every == 0 or step == options.steps:
                 train, validation = (evaluate(model, d, options.context, count) for d in (train_data, validation_data))
                 losses = {"step": step, "train_loss": train, "validation_loss": validation}
-                evaluations.append({**losses, "angles": measure_angles(model, probed, step)})
+                gradient = compare_gradients(model, train_data, options.context)
+                evaluations.append({**losses, "gradient": gradient, "angles": measure_angles(model, probed, step)})
                 progress.console.print(f"step {step:5}: train {train:.4f}, validation {validation:.4f}")
             if step < options.steps:
                 starts = torch.randint(len(train_data) - options.context, (options.batch,), generator=batches)

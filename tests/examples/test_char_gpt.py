@@ -22,6 +22,7 @@ def test_loss_falls_and_every_evaluation_has_angles_of_every_linear_layer(run, t
     assert last["validation_loss"] < middle["validation_loss"] < first["validation_loss"]
     assert last["train_loss"] < first["train_loss"]
     assert list(last["angles"]) == [*(f"blocks.0.{name}" for name in ("qkv", "out", "up", "down")), "head"]
+    assert all(0.5 < each["gradient"]["cosine"] < 1 < each["gradient"]["length"] for each in (middle, last))
     for angles in last["angles"].values():
         assert 0 < angles["min_sin"] <= angles["sample_min_sin"] <= angles["mean_sin"] <= 1
 
@@ -30,9 +31,13 @@ def test_one_seed_gives_all_products_one_beginning_and_one_run_the_same_numbers_
     arguments = ("--steps", "3", "--every", "3", "--seed", "5")
     p, again, pr = (evaluations(run, tmp_path, product, *arguments) for product in ("p", "p", "pr"))
     assert p == again
+    assert p[0]["gradient"] == pytest.approx({"cosine": 1.0, "length": 1.0}, abs=1e-12)
+    pr_cosine = pr[0].pop("gradient")["cosine"]
+    del p[0]["gradient"]  # the rest of the first evaluation does not use the product
     assert p[0] == pr[0]
     assert p[1]["train_loss"] != pr[1]["train_loss"]
     left = evaluations(run, tmp_path, "pr", *arguments, "--leave", "head")
+    assert 1 > left[0].pop("gradient")["cosine"] > pr_cosine
     assert left[0] == p[0]
     assert left[1]["train_loss"] not in (p[1]["train_loss"], pr[1]["train_loss"])
     other_seed = evaluations(run, tmp_path, "p", "--steps", "1", "--every", "1", "--seed", "6")
