@@ -283,6 +283,20 @@ def test_forward_mode_is_refused_in_one_line(case, product):
             call(dual)
 
 
+@pytest.mark.parametrize("with_gradients", [True, False])
+@pytest.mark.parametrize("product", ["pr", "r"])
+@pytest.mark.parametrize("kind", ["Linear", "LSTM", "GRU", "RNN", "LSTMCell", "GRUCell", "RNNCell", "attention"])
+def test_every_layer_refuses_forward_mode(kind, product, with_gradients):
+    layer = pr.nn.MultiheadAttention(4, 2) if kind == "attention" else getattr(pr.nn, kind)(4, 4)
+    pr.convert(layer, product)
+    x = torch.randn(3, 4)
+    with forward_ad.dual_level(), torch.set_grad_enabled(with_gradients):
+        layer(*(x,) * (3 if kind == "attention" else 1))  # without a tangent all is as usual
+        dual = forward_ad.make_dual(x, x)
+        with pytest.raises(RuntimeError, match="has no forward-mode AD"):
+            layer(*(dual,) * (3 if kind == "attention" else 1))
+
+
 def test_batched_gradients_and_vectorized_jacobians_equal_a_loop(case):
     """`is_grads_batched` runs backward under torch's older vmap."""
     ours, _, (x, w, b), options = case

@@ -77,7 +77,7 @@ def convert(
         if any(isinstance(layer, ProductLayer) and not layer.product.has_native_forward for layer in module.modules()):
             for encoder in module.modules():
                 encoder.__class__ = unfused_class(type(encoder)) or type(encoder)
-    _warn_of_left_weights(verdicts)
+        _warn_of_left_weights(verdicts)  # an error if warnings are errors
     return module
 
 
@@ -114,15 +114,27 @@ def revert(module: Model) -> Model:
     Linear(in_features=8, out_features=16, bias=True)
     """
     require_module(module, "revert")
-    ours = (ProductLayer, UnfusedEncoder, UnfusedEncoderLayer)
-    natives: list[tuple[nn.Module, LayerClass]]
-    natives = [(layer, native_class(layer)) for layer in module.modules() if isinstance(layer, ours)]
     with _all_or_nothing(module):
-        for layer, native in natives:
+        for layer in revert_if_possible(module):
+            cls = type(layer)
+            raise TypeError(
+                f"{cls.__module__}.{cls.__qualname__} was not made by convert and has no class to go back to: convert "
+                "it to 'p' instead"
+            )
+    return module
+
+
+def revert_if_possible(module: nn.Module) -> list[nn.Module]:
+    """Restore the torch class of every converted layer, and return those that are of a user's subclass of ours."""
+    ours = (ProductLayer, UnfusedEncoder, UnfusedEncoderLayer)
+    natives: list[tuple[nn.Module, LayerClass | None]]
+    natives = [(layer, native_class(layer)) for layer in module.modules() if isinstance(layer, ours)]
+    for layer, native in natives:
+        if native is not None:
             layer.__class__ = native
             for name in ATTRIBUTES:
                 vars(layer).pop(name, None)
-    return module
+    return [layer for layer, native in natives if native is None]
 
 
 def verdicts_of(module: nn.Module) -> Verdicts:

@@ -103,8 +103,8 @@ def is_known_type(module: nn.Module) -> bool:
     return _registered_base(_unparametrized_class(module)) is not None
 
 
-def native_class(module: nn.Module) -> LayerClass:
-    """Return the class that a converted layer had before its conversion."""
+def native_class(module: nn.Module) -> LayerClass | None:
+    """Return the class that a converted layer had before its conversion; None if it was not converted."""
     cls = type(module)
     if not parametrize.is_parametrized(module):
         return _class_before(cls)
@@ -112,7 +112,8 @@ def native_class(module: nn.Module) -> LayerClass:
     # Parametrizations may have been added or removed since the conversion; then the old class no longer fits.
     if before is not None and _parametrized_tensors(before) == _parametrized_tensors(cls):
         return before
-    return _parametrized_like(cls, _class_before(cls.__bases__[0]))
+    base = _class_before(cls.__bases__[0])
+    return None if base is None else _parametrized_like(cls, base)
 
 
 def unfused_class(cls: LayerClass) -> LayerClass | None:
@@ -213,14 +214,9 @@ def _parametrized_tensors(parametrized: LayerClass) -> set[str]:
     return {name for name, value in vars(parametrized).items() if isinstance(value, property)}
 
 
-def _class_before(cls: LayerClass) -> LayerClass:
+def _class_before(cls: LayerClass) -> LayerClass | None:
     """Return the class that layers of class `cls` had before their conversion, parametrizations aside."""
     if _BEFORE in vars(cls):
         return vars(cls)[_BEFORE]
     pairs = (*_BY_TYPE.items(), *_UNFUSED.items())
-    known = next((native for native, converted in pairs if converted is cls), None)
-    if known is None:
-        raise TypeError(
-            f"{_full_name(cls)} was not made by convert and has no class to go back to: convert it to 'p' instead"
-        )
-    return known
+    return next((native for native, converted in pairs if converted is cls), None)

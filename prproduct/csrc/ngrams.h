@@ -1,5 +1,5 @@
 // N-grams of token ids as 64-bit keys: written, weighted and compared for the caption reward CIDEr-D, whose equation is
-// in captioning/metrics/cider.py.
+// in captioning/metrics/ngram_metrics.py.
 //
 // The key of an n-gram holds its n tokens, each plus one, in 16 bits each. Different n-grams have different keys, and
 // ascending keys are ordered by n, since a key lies between 2^16(n−1) and 2^16n. So two captions are compared by

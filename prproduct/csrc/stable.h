@@ -81,7 +81,7 @@ inline void check_tensor(const Tensor& t, const char* name, const Sizes& shape, 
   check(t.defined(), name, " is undefined");
   check(t.is_cpu(), name, " is not on the CPU");
   check(t.layout() == torch::headeronly::Layout::Strided, name, " is not a strided tensor");
-  check(t.scalar_type() == dtype, name, " differs from grad in dtype");
+  check(t.scalar_type() == dtype, name, " does not have the dtype of the other tensors");
   check(sizes_of(t) == shape, name, " has shape ", text_of(sizes_of(t)), ", expected ", text_of(shape));
   check_storage(t, name);
 }

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 from torch._C import _are_functorch_transforms_active  # private: torch has no public one
+from torch.autograd import forward_ad
 
 from prproduct.ops.autograd import Memory, check_memory
 from prproduct.products import P, Product, resolve
@@ -74,5 +75,8 @@ def product_repr(layer: ProductLayer) -> str:
 
 def runs_natively(layer: ProductLayer) -> bool:
     """Return True if torch's own forward serves: for `p`, and without gradients for a product with torch's forward."""
-    gradients = torch.is_grad_enabled() or _are_functorch_transforms_active()
+    in_dual_level = (
+        forward_ad._current_level >= 0
+    )  # private, too; forward-mode AD is refused by the product's own forward
+    gradients = torch.is_grad_enabled() or _are_functorch_transforms_active() or in_dual_level
     return type(layer.product) is P or (layer.product.has_native_forward and not gradients)

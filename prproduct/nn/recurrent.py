@@ -20,6 +20,18 @@ from prproduct.ops.recurrence import Recurrence, Weights
 PARAMETERS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr")  # in the order of `Weights`
 
 
+def _as_states(hx: Any, count: int) -> tuple[State, bool]:
+    """Return the initial states of a call, none if hx is None, and whether hx is not what torch's layer takes.
+
+    That is one tensor, or a pair of them for the two states of an LSTM.
+    """
+    if hx is None:
+        return (), False
+    states = tuple(hx) if count == 2 and isinstance(hx, (tuple, list)) else (hx,)
+    wrong = len(states) != count or not all(isinstance(s, Tensor) for s in states)
+    return () if wrong else states, wrong
+
+
 class _Sequences(ProductLayer):
     """What LSTM, GRU and RNN share: padded and packed input, layers, directions, and dropout between layers."""
 
@@ -32,9 +44,9 @@ class _Sequences(ProductLayer):
 
     def _forward(self: Any, input: Any, hx: Any) -> Any:
         packed = isinstance(input, PackedSequence)
-        states = () if hx is None else tuple(hx) if isinstance(hx, (tuple, list)) else (hx,)
-        wrong_shape = not packed and (input.dim() not in (2, 3) or any(s.dim() != input.dim() for s in states))
-        if wrong_shape or runs_natively(self):
+        states, wrong = _as_states(hx, 2 if self.mode == "LSTM" else 1)
+        wrong |= not packed and (input.dim() not in (2, 3) or any(s.dim() != input.dim() for s in states))
+        if wrong or runs_natively(self):
             return super().forward(input, hx)  # torch computes it, or says what is wrong
         if packed:
             return self._forward_packed(input, states)
@@ -140,12 +152,12 @@ class _Cell(ProductLayer):
 
     def forward(self: Any, input: Tensor, hx: Any = None) -> Any:
         count = 2 if isinstance(self, torch.nn.LSTMCell) else 1
-        states = () if hx is None else tuple(hx) if count == 2 else (hx,)
+        states, wrong = _as_states(hx, count)
         shape = (*input.shape[:-1], self.hidden_size)
-        wrong_shape = (
+        wrong |= (
             input.dim() not in (1, 2) or input.shape[-1] != self.input_size or any(s.shape != shape for s in states)
         )
-        if wrong_shape or runs_natively(self):
+        if wrong or runs_natively(self):
             return super().forward(input, hx)  # torch computes it, or says what is wrong
         states = states or (input.new_zeros(shape),) * count
         input_gates = functional.linear(

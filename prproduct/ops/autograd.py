@@ -25,7 +25,7 @@ from prproduct.ops.contractions import Contraction
 from prproduct.ops.rule import Gradients, Operands
 from prproduct.products import P, Product, resolve
 
-_NO_JVP = "prproduct changes gradients, and has no forward-mode AD (jvp, jacfwd): use backward, vjp or jacrev"
+NO_JVP = "prproduct changes gradients, and has no forward-mode AD (jvp, jacfwd): use backward, vjp or jacrev"
 _NO_COMPILED_TRANSFORMS = (
     "torch.compile around torch.func would drop prproduct's gradient: compile the function inside, or do without"
 )
@@ -60,7 +60,7 @@ def apply(
     wants_gradient = is_grad_enabled() and (weight.requires_grad or input.requires_grad)
     if inference or not (transformed or wants_gradient):
         if not compiling and _has_tangent(input, weight, bias):
-            raise RuntimeError(_NO_JVP)
+            raise RuntimeError(NO_JVP)
         if product.has_native_forward:
             return contraction.native(input, weight, bias)
     if not (input.layout == weight.layout == torch.strided):
@@ -132,7 +132,7 @@ class TransformedProductFn(ProductFn):
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Tensor) -> Tensor:
-        raise RuntimeError(_NO_JVP)
+        raise RuntimeError(NO_JVP)
 
 
 class EagerProductFn(TransformedProductFn):
@@ -191,8 +191,9 @@ def _no_view(output: Tensor) -> Tensor:
 def value_of(contraction: Contraction, product: Product, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """The forward of a product that has its own."""
     implementation = kernels if kernels.serves(product, input, weight) else rule
-    output = implementation.value(contraction, product, input, weight)
-    return output if bias is None else contraction.add_bias(output, bias)
+    with without_autocast(input):
+        output = implementation.value(contraction, product, input, weight)
+        return output if bias is None else contraction.add_bias(output, bias)
 
 
 def backward(
@@ -224,9 +225,9 @@ def gradients(
     return implementation.gradients(contraction, product, operands, grad, wants_input, wants_weight)
 
 
-def without_autocast(grad: Tensor) -> AbstractContextManager[Any]:
-    """A context for backward, which computes in the dtypes that autocast chose in forward."""
-    device_type = grad.device.type
+def without_autocast(t: Tensor) -> AbstractContextManager[Any]:
+    """A context for what computes in the dtypes that autocast chose, or in wider ones: autocast casts nothing there."""
+    device_type = t.device.type
     return torch.autocast(device_type, enabled=False) if _autocasts(device_type) else nullcontext()
 
 

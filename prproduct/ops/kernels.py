@@ -16,7 +16,7 @@ import contextlib
 import functools
 import os
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -43,11 +43,11 @@ _enabled = True
 def disabled() -> Iterator[None]:
     """A context in which the rule in plain torch computes everything, to compare with."""
     global _enabled
-    _enabled = False
+    before, _enabled = _enabled, False
     try:
         yield
     finally:
-        _enabled = True
+        _enabled = before
 
 
 def serves(product: Product, *tensors: Tensor | None) -> bool:
@@ -94,7 +94,6 @@ def library() -> bool:
             stacklevel=2,
         )
         return False
-    _register_fakes()
     return True
 
 
@@ -189,18 +188,3 @@ def _geometry(c: Convolution) -> tuple[Any, ...]:
     """The arguments from `stride` to `groups` of the convolution operators."""
     output_padding = c.output_padding or (0,) * len(c.stride)
     return c.stride, c.padding, c.dilation, c.transposed, output_padding, c.groups
-
-
-def _register_fakes() -> None:
-    """Register the shapes of the operators' results, for tracing and for fake tensors."""
-
-    def backward(grad: Tensor, input: Tensor, weight: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
-        return torch.empty_like(input), torch.empty_like(weight)
-
-    def value(p: Tensor, *_: Any) -> Tensor:
-        return torch.empty_like(p)
-
-    fakes: dict[str, Callable[..., Any]] = {"linear_backward": backward, "convolution_backward": backward}
-    fakes |= {"linear_value": value, "convolution_value": value}
-    for name, fake in fakes.items():
-        torch.library.register_fake(f"prproduct::{name}", fake)

@@ -25,7 +25,7 @@ from torch._C import _are_functorch_transforms_active  # private: torch has no p
 from torch._C._functorch import is_legacy_batchedtensor  # private: no public test for the tensors of is_grads_batched
 
 from prproduct.ops import autograd, kernels
-from prproduct.ops.autograd import cast_for_autocast, gradients, without_autocast
+from prproduct.ops.autograd import NO_JVP, cast_for_autocast, gradients, without_autocast
 from prproduct.ops.cells import Cell, Gates, State
 from prproduct.ops.contractions import Linear
 from prproduct.ops.rule import GradientTerm, Operands, Rule
@@ -146,6 +146,10 @@ class RecurrenceFn(torch.autograd.Function):
                 return None, *_differentiable_backward(ctx, data, weights, state, grads)
             of_steps = Saved(hidden_gates, tuple(before))
             return None, *_backward_through_time(ctx, data, weights, input_gates, of_steps, grads)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Tensor) -> Tensor:
+        raise RuntimeError(NO_JVP)
 
 
 def _serves(recurrence: Recurrence, *tensors: Tensor | None) -> bool:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor, nn
@@ -39,12 +39,22 @@ class Pairing:
 
 @dataclass(frozen=True)
 class Call:
-    """Arguments and output of one call of a layer; `random` is the state before it, if it drew dropout."""
+    """One call of a layer: arguments, output, parameters; `random` is the state before it, if it drew dropout."""
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     output: Any
     random: RandomState | None = None
+    computed: Mapping[tuple[nn.Module, str], Tensor] = field(default_factory=dict)  # parameters by parametrizations
+
+    def parameter(self, owner: nn.Module, name: str) -> Any:
+        """Return the parameter with which this call computed; None if the layer has none of this name.
+
+        Reading the attribute of a parametrized layer would compute it again, and spectral_norm would do another power
+        iteration.
+        """
+        found = self.computed.get((owner, name))
+        return getattr(owner, name, None) if found is None else found
 
     def arguments(self, *names: str) -> list[Any]:
         """Return the arguments `names`, listed in the order of the layer's signature; None for one not passed."""

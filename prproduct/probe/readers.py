@@ -84,11 +84,14 @@ def reader_of(layer: nn.Module) -> Reader | None:
 
 
 def find_layers(model: nn.Module) -> dict[str, nn.Module]:
-    """Return {name: layer} of the layers that can be measured; a layer with several names has its first."""
-    # MultiheadAttention uses the weight of its out_proj without calling it.
+    """Return {name: layer} of the layers that can be measured; a layer with several names has its first.
+
+    A model that is itself a layer has no name, and is given its type's.
+    """
+    # MultiheadAttention uses the weight of its out_proj without calling it. torch.compile puts "_orig_mod." into names.
     never_called = {layer.out_proj for layer in model.modules() if isinstance(layer, nn.MultiheadAttention)}
     return {
-        name.replace("_orig_mod.", ""): layer  # torch.compile puts this into the names of what it wraps
+        name.replace("_orig_mod.", "") or type(layer).__name__: layer
         for name, layer in model.named_modules()
         if reader_of(layer) is not None and layer not in never_called
     }

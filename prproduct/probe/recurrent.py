@@ -18,6 +18,7 @@ from prproduct import functional, nn
 from prproduct.nn.recurrent import PARAMETERS
 from prproduct.ops.contractions import Linear
 from prproduct.probe.pairings import Call, Pairing, product_of
+from prproduct.products import Product
 
 
 def read_cell(cell: Any, call: Call) -> Iterator[Pairing]:
@@ -41,7 +42,7 @@ def read_recurrent(layer: Any, call: Call) -> Iterator[Pairing]:
     for depth in range(layer.num_layers):
         here = slice(depth * directions, (depth + 1) * directions)
         last = depth == layer.num_layers - 1
-        hidden = output if last else _hidden_states(layer, depth, data, sizes, [s[here] for s in states])
+        hidden = output if last else _hidden_states(layer, call, depth, data, sizes, [s[here] for s in states])
         for direction, after in enumerate(hidden.chunk(directions, dim=-1)):
             ending = f"_l{depth}" + "_reverse" * direction
             first = [s[depth * directions + direction] for s in states]
@@ -49,7 +50,9 @@ def read_recurrent(layer: Any, call: Call) -> Iterator[Pairing]:
             yield Pairing(f"input{ending}", layer, f"weight_ih{ending}", Linear(), data)
             yield Pairing(f"hidden{ending}", layer, f"weight_hh{ending}", Linear(), before)
             if layer.proj_size:
-                projected = _projection_inputs(layer, ending, data, before, first[1], sizes, reverse=bool(direction))
+                weights = [call.parameter(layer, f"{name}{ending}") for name in PARAMETERS]
+                gates = _gates(weights, product_of(layer), data, before)
+                projected = _projection_inputs(gates, first[1], sizes, reverse=bool(direction))
                 yield Pairing(f"projection{ending}", layer, f"weight_hr{ending}", Linear(), projected)
         if not last:
             data = F.dropout(hidden, layer.dropout, layer.training)
@@ -78,7 +81,9 @@ def _first_states(layer: Any, given: Any, data: Tensor, batch: int, input: Any) 
     return [s if s.dim() == 3 else s.unsqueeze(1) for s in states]
 
 
-def _hidden_states(layer: Any, depth: int, data: Tensor, sizes: Sequence[int], states: Sequence[Tensor]) -> Tensor:
+def _hidden_states(
+    layer: Any, call: Call, depth: int, data: Tensor, sizes: Sequence[int], states: Sequence[Tensor]
+) -> Tensor:
     """Return the hidden states of layer `depth` for all steps, both directions concatenated.
 
     A recurrent layer of depth 1 computes them, with the parameters of this depth.
@@ -92,9 +97,9 @@ def _hidden_states(layer: Any, depth: int, data: Tensor, sizes: Sequence[int], s
     single = getattr(nn, kind)(data.shape[-1], layer.hidden_size, device="meta", **options)
     for ending in ("", "_reverse")[: 2 if layer.bidirectional else 1]:
         for name in PARAMETERS:
-            parameter = getattr(layer, f"{name}_l{depth}{ending}", None)
+            parameter = call.parameter(layer, f"{name}_l{depth}{ending}")
             if parameter is not None:
-                setattr(single, f"{name}_l0{ending}", parameter)
+                setattr(single, f"{name}_l0{ending}", torch.nn.Parameter(parameter.detach()))
     sequences = PackedSequence(data, torch.tensor(sizes))
     output, _ = single(sequences, tuple(states) if kind == "LSTM" else states[0])
     return output.data
@@ -112,21 +117,20 @@ def _states_before(after: Tensor, first: Tensor, sizes: Sequence[int], reverse: 
     )
 
 
-def _projection_inputs(
-    layer: Any, ending: str, data: Tensor, before: Tensor, cell: Tensor, sizes: Sequence[int], reverse: bool
-) -> Tensor:
+def _gates(weights: Sequence[Any], product: Product, data: Tensor, before: Tensor) -> Tensor:
+    """Return the gates of all steps of an LSTM, (rows, 4 · hidden_size)."""
+    weight_ih, weight_hh, bias_ih, bias_hh, _ = weights
+    from_input = functional.linear(data, weight_ih, bias_ih, product=product)
+    return from_input + functional.linear(before, weight_hh, bias_hh, product=product)
+
+
+def _projection_inputs(gates: Tensor, cell: Tensor, sizes: Sequence[int], reverse: bool) -> Tensor:
     """Return o∘tanh c of every step, which an LSTM with proj_size multiplies with weight_hr."""
-    parameters: list[Any] = [getattr(layer, f"{name}{ending}", None) for name in PARAMETERS]
-    weight_ih, weight_hh, bias_ih, bias_hh, _ = parameters
-    product = product_of(layer)
-    inputs, hiddens = data.split(list(sizes)), before.split(list(sizes))
-    order = range(len(sizes))
+    steps = list(enumerate(gates.split(list(sizes))))
     cells, outputs = cell[:0] if reverse else cell, []
-    for step in reversed(order) if reverse else order:
+    for step, gates_now in reversed(steps) if reverse else steps:
         cells = torch.cat([cells[: sizes[step]], cell[len(cells) : sizes[step]]])
-        gates = functional.linear(inputs[step], weight_ih, bias_ih, product=product)
-        gates = gates + functional.linear(hiddens[step], weight_hh, bias_hh, product=product)
-        i, f, g, o = gates.chunk(4, dim=-1)
+        i, f, g, o = gates_now.chunk(4, dim=-1)
         cells = f.sigmoid() * cells + i.sigmoid() * g.tanh()
         outputs.append(o.sigmoid() * cells.tanh())
     return torch.cat(outputs[::-1] if reverse else outputs)

@@ -81,7 +81,7 @@ class SampledStep:
             AngleRecord.of(
                 self.step,
                 self.training,
-                self._shown(name),
+                name,
                 part,
                 str(product_of(self.layers[name])),
                 self.calls[name],
@@ -96,10 +96,7 @@ class SampledStep:
         self._random[layer] = RandomState(layer)
 
     def _weight_saving_hook(self, owner: nn.Module, parameter: str) -> Callable[..., None]:
-        """Return a hook on a parametrization that saves the weight it computes.
-
-        Reading the attribute would compute the weight again, and spectral_norm would do another power iteration.
-        """
+        """Return a hook on a parametrization that saves the weight it computes, for `Call.parameter`."""
 
         def hook(computing: nn.Module, args: Any, weight: Tensor) -> None:
             self._computed_weights[owner, parameter] = weight
@@ -122,25 +119,18 @@ class SampledStep:
             reader = reader_of(layer)
             assert reader is not None
             self.calls[name] = self.calls.get(name, 0) + 1
-            call = Call(args, kwargs, output, self._random.pop(layer, None))
+            call = Call(args, kwargs, output, self._random.pop(layer, None), self._computed_weights)
             with torch.no_grad(), call.repeated_dropout():
                 for pairing in reader(layer, call):
-                    self._measure(name, pairing)
+                    self._measure(name, pairing, call.parameter(pairing.owner, pairing.parameter))
 
         return hook
 
     def _skip(self, name: str, reason: str) -> None:
-        self.skipped[self._shown(name)] = reason
+        self.skipped[name] = reason
 
-    def _shown(self, name: str) -> str:
-        """Return the name of a layer in records; the model itself has none but its type's."""
-        return name or type(self.layers[name]).__name__
-
-    def _measure(self, name: str, pairing: Pairing) -> None:
+    def _measure(self, name: str, pairing: Pairing, weight: Tensor) -> None:
         key = (name, pairing.part)
-        weight = self._computed_weights.get((pairing.owner, pairing.parameter))
-        if weight is None:
-            weight = getattr(pairing.owner, pairing.parameter)
         reason = why_unmeasurable(pairing.data, weight)
         if reason:
             self._skip(name, reason)

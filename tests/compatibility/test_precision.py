@@ -1,8 +1,15 @@
 """Autocast in both half types, and GradScaler."""
 
+import copy
+from contextlib import nullcontext
+
 import pytest
 import torch
 from networks import assert_same, differ, gradients, images, small, step
+from torch import nn
+
+import prproduct as pr
+from prproduct.ops import kernels
 
 pytestmark = pytest.mark.usefixtures("device")
 
@@ -30,6 +37,26 @@ def test_outputs_under_autocast_are_the_native_ones_and_gradients_near_those_in_
     assert max(error.values()) < 0.1
     assert max(error.values()) < 4 * max(native_error.values())
     assert differ(gradients(ours), gradients(native))
+
+
+@pytest.mark.parametrize("implementation", ["kernels", "rule"])
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+def test_the_forward_of_r_under_autocast_is_that_of_the_casted_tensors(dtype, implementation):
+    layers = [nn.Linear(64, 8), nn.Conv2d(4, 8, 3), nn.ConvTranspose1d(4, 8, 3)]
+    inputs = [torch.randn(5, 64), torch.randn(2, 4, 6, 6), torch.randn(2, 4, 6)]
+    for layer, x in zip(layers, inputs, strict=True):
+        pr.convert(layer, "r")
+        with kernels.disabled() if implementation == "rule" else nullcontext():
+            with torch.autocast(torch.get_default_device().type, dtype):
+                output = layer(x)
+                with torch.no_grad():
+                    assert torch.equal(layer(x), output)
+            output.float().square().sum().backward()
+            assert layer.weight.grad.isfinite().all()
+            assert torch.equal(output, copy.deepcopy(layer).to(dtype)(x.to(dtype)))
+    lstm = pr.convert(nn.LSTM(4, 3), "r")
+    with torch.autocast(torch.get_default_device().type, dtype):
+        assert lstm(torch.randn(5, 2, 4))[0].isfinite().all()
 
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)

@@ -156,6 +156,22 @@ def test_products_are_shown_and_stay(batch):
     assert [layer.product for layer in model] == [PR(), Tempered(0.5)]
 
 
+def test_a_users_subclass_of_a_layer_under_a_product_is_compared_with_itself_under_the_inner_product(batch):
+    class Mine(pr.nn.Conv2d):
+        def forward(self, x):
+            return 2 * super().forward(x)
+
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), Mine(4, 4, 3, product="pr"))
+    found = pr.check(model, batch)
+    assert found.outputs_equal
+    assert {row.name: row.product for row in found.rows} == {"0": None, "1": "pr"}
+    assert found.rows[1].ratio > 1
+    assert type(model[1]) is Mine
+    assert model[1].product == PR()
+    with pytest.raises(TypeError, match=r"Mine was not made by convert and has no class to go back to: convert it"):
+        pr.revert(model)
+
+
 def test_it_works_where_gradients_are_switched_off(batch):
     with torch.no_grad():
         assert pr.check(nn.Conv2d(3, 4, 3), batch).outputs_equal

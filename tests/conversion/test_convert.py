@@ -364,3 +364,11 @@ def test_layers_with_a_forward_of_their_own_count_as_left():
 
 def test_a_small_part_that_stays_under_p_is_not_worth_a_line():
     pr.convert(nn.Sequential(nn.Linear(64, 64), Experts(1), nn.Embedding(1000, 64)))
+
+
+def test_a_warning_that_is_an_error_leaves_the_model_as_it_was():
+    model = nn.Sequential(nn.Linear(2, 2), OwnForward(10, 10))
+    with pytest.raises(UserWarning, match="stay under the inner product"):  # warnings are errors in all tests
+        pr.convert(model)
+    assert type(model[0]) is nn.Linear
+    assert not hasattr(model[0], "product")

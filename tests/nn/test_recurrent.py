@@ -259,6 +259,13 @@ BAD = [
     ("GRUCell", torch.ones(2, 3), torch.ones(1, 4)),
     ("GRUCell", torch.ones(2, 2, 3), None),
     ("RNNCell", torch.ones(2, 3), torch.ones(2, 5)),
+    ("LSTM", torch.ones(5, 2, 3), (torch.ones(1, 2, 4),) * 3),
+    ("LSTM", torch.ones(5, 2, 3), torch.ones(1, 2, 4)),
+    ("GRU", torch.ones(5, 2, 3), (torch.ones(1, 2, 4),)),
+    ("GRU", torch.ones(5, 2, 3), [torch.ones(1, 2, 4)] * 2),
+    ("LSTMCell", torch.ones(2, 3), (torch.ones(2, 4),) * 3),
+    ("LSTMCell", torch.ones(2, 3), (torch.ones(2, 4),)),
+    ("GRUCell", torch.ones(2, 3), (torch.ones(2, 4),)),
 ]
 
 
@@ -266,7 +273,7 @@ BAD = [
 @pytest.mark.parametrize("product", ["pr", "r"])
 def test_bad_input_gets_torchs_own_error(kind, x, state, product):
     native, ours = (layer.float() for layer in build(kind, product))
-    with pytest.raises((RuntimeError, ValueError, AssertionError)) as expected:
+    with pytest.raises((RuntimeError, ValueError, TypeError, AttributeError, IndexError, AssertionError)) as expected:
         native(x, state)
     with pytest.raises(expected.type) as got:
         ours(x, state)

@@ -90,8 +90,8 @@ def test_the_right_arguments_are_taken():
         (linear, {"input": torch.ones(2, 4, 5)}, "must have 2 dimensions"),
         (linear, {"grad": torch.ones(())}, "must have 2 dimensions"),
         (linear, {"bias": torch.ones(4)}, r"bias has shape \(4,\), expected \(3,\)"),
-        (linear, {"input": torch.ones(4, 5).double()}, "input differs from grad in dtype"),
-        (linear, {"grad": torch.ones(4, 3).long()}, "differs from grad in dtype"),
+        (linear, {"input": torch.ones(4, 5).double()}, "input does not have the dtype of the other tensors"),
+        (linear, {"grad": torch.ones(4, 3).long()}, "does not have the dtype of the other tensors"),
         (linear, {"product": "none"}, "no kernel for product 'none'"),
         (linear, {"product": ""}, "no kernel for product ''"),
         (convolution, {"grad": torch.ones(2, 6, 7, 6)}, "grad has shape"),
@@ -134,19 +134,6 @@ def test_wrong_arguments_are_named_in_one_line(call, changed, message):
     with pytest.raises(RuntimeError, match=message) as refused:
         call(**changed)
     assert len(str(refused.value).splitlines()) == 1
-
-
-def test_fakes_have_the_shapes_of_the_results():
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
-    with FakeTensorMode():
-        assert [t.shape for t in linear(**{name: torch.empty(shape) for name, shape in LINEAR.items()})] == [
-            (4, 5),
-            (3, 5),
-        ]
-
-
-LINEAR = {"grad": (4, 3), "input": (4, 5), "weight": (3, 5), "output": (4, 3)}
 
 
 def test_loading_the_library_leaves_subnormal_numbers_alone():

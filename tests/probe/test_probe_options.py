@@ -58,6 +58,7 @@ def test_layers_are_chosen_by_name_or_pattern():
     assert pr.AngleProbe(net).layers == ["encoder.0", "encoder.1", "head"]
     assert pr.AngleProbe(net, layers=["encoder.*"]).layers == ["encoder.0", "encoder.1"]
     assert pr.AngleProbe(net, layers=["head", "encoder.0"]).layers == ["encoder.0", "head"]
+    assert pr.AngleProbe(net.head, layers="Linear").layers == ["Linear"]
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,11 @@ from torch.nn.utils import parametrizations
 
 import prproduct as pr
 
+pytestmark = pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
+
 
 class Block(nn.Module):
-    """A layer used twice, dropout, a weight that is computed anew at each look, and a recurrent layer."""
+    """A layer used twice, dropout, and in all kinds of layers a weight that is computed anew at each look."""
 
     def __init__(self, package=nn):
         super().__init__()
@@ -22,13 +24,21 @@ class Block(nn.Module):
         self.norm = nn.BatchNorm2d(8)
         self.shared = parametrizations.spectral_norm(package.Linear(8, 8))
         self.lstm = package.LSTM(8, 6, num_layers=2, dropout=0.3, bidirectional=True)
+        self.projecting = package.LSTM(12, 13, num_layers=2, proj_size=12)
         self.attention = package.MultiheadAttention(12, 2, dropout=0.2)
+        for layer, name in (
+            (self.lstm, "weight_ih_l0"),
+            (self.projecting, "weight_ih_l0"),
+            (self.projecting, "weight_hh_l1"),
+            (self.attention, "in_proj_weight"),
+        ):
+            parametrizations.spectral_norm(layer, name)
         self.head = package.Linear(12, 2)
 
     def forward(self, x):
         x = F.dropout(F.relu_(self.norm(self.conv(x))), 0.2, self.training).flatten(2).permute(2, 0, 1)
         x = self.shared(F.relu(self.shared(x)))
-        x = self.lstm(x)[0]
+        x = self.projecting(self.lstm(x)[0])[0]
         x = self.attention(x, x, x, need_weights=False)[0]
         return self.head(x.mean(0))
 
