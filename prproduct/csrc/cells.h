@@ -32,12 +32,12 @@ PRPRODUCT_CLONES void lstm_row_backward(int64_t size, const T* a, const T* b, co
     T g = vector_tanh(a[2 * size + k] + b[2 * size + k] + bias[2 * size + k]);
     T o = vector_sigmoid(a[3 * size + k] + b[3 * size + k] + bias[3 * size + k]);
     T tanh_c = vector_tanh(f * c[k] + i * g);
-    T of_c = grad_c[k] + grad_h[k] * o * (1 - tanh_c * tanh_c);
-    grad_gates[k] = of_c * g * i * (1 - i);
-    grad_gates[size + k] = of_c * c[k] * f * (1 - f);
-    grad_gates[2 * size + k] = of_c * i * (1 - g * g);
+    T whole_grad_c = grad_c[k] + grad_h[k] * o * (1 - tanh_c * tanh_c);
+    grad_gates[k] = whole_grad_c * g * i * (1 - i);
+    grad_gates[size + k] = whole_grad_c * c[k] * f * (1 - f);
+    grad_gates[2 * size + k] = whole_grad_c * i * (1 - g * g);
     grad_gates[3 * size + k] = grad_h[k] * tanh_c * o * (1 - o);
-    grad_c[k] = of_c * f;
+    grad_c[k] = whole_grad_c * f;
     grad_h[k] = 0;
   }
 }
@@ -63,11 +63,11 @@ PRPRODUCT_CLONES void gru_row_backward(int64_t size, const T* a, const T* b, con
     T z = vector_sigmoid(a[size + k] + b[size + k] + bias[size + k]);
     T from_hidden = b[2 * size + k] + bias[2 * size + k];
     T n = vector_tanh(a[2 * size + k] + r * from_hidden);
-    T of_n = grad_h[k] * (1 - z) * (1 - n * n);
-    T of_z = grad_h[k] * (h[k] - n) * z * (1 - z);
-    T of_r = of_n * from_hidden * r * (1 - r);
-    grad_a[k] = of_r, grad_a[size + k] = of_z, grad_a[2 * size + k] = of_n;
-    grad_b[k] = of_r, grad_b[size + k] = of_z, grad_b[2 * size + k] = of_n * r;
+    T grad_n = grad_h[k] * (1 - z) * (1 - n * n);
+    T grad_z = grad_h[k] * (h[k] - n) * z * (1 - z);
+    T grad_r = grad_n * from_hidden * r * (1 - r);
+    grad_a[k] = grad_r, grad_a[size + k] = grad_z, grad_a[2 * size + k] = grad_n;
+    grad_b[k] = grad_r, grad_b[size + k] = grad_z, grad_b[2 * size + k] = grad_n * r;
     grad_h[k] *= z;
   }
 }

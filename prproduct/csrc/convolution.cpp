@@ -112,11 +112,11 @@ Tensor Convolution::native_value() const {
                    geometry.dilation, geometry.transposed, geometry.output_padding, groups)[0];
 }
 
-std::pair<Tensor, Tensor> Convolution::native_backward(const Tensor& of_output, bool wants_input,
+std::pair<Tensor, Tensor> Convolution::native_backward(const Tensor& grad_output, bool wants_input,
                                                        bool wants_weight) const {
   const std::array<bool, 3> wanted{wants_input, wants_weight, false};
   auto [grad_input, grad_weight, none] = call_aten<3>(
-      "aten::convolution_backward", "", of_output, input, weight, std::optional<Sizes>(), geometry.stride,
+      "aten::convolution_backward", "", grad_output, input, weight, std::optional<Sizes>(), geometry.stride,
       geometry.padding, geometry.dilation, geometry.transposed, geometry.output_padding, groups,
       torch::headeronly::HeaderOnlyArrayRef<bool>(wanted.data(), wanted.size()));
   return {wants_input ? in_layout(grad_input) : grad_input, wants_weight ? as_contiguous(grad_weight) : grad_weight};

@@ -87,7 +87,7 @@ struct Plane {
     norms_of_squares(call.output_places, norm.data(), inverse.data());
   }
 
-  // dW[tap] = Σ D·g · x[· + tap], dX[· + tap] += w[tap] · D·g; the latter with g itself if the product changes dW alone.
+  // dW[tap] = Σ D∘g · x[· + tap], dX[· + tap] += w[tap] · D∘g; the latter with g itself if the product changes dW alone.
   void multiply(int64_t vector, const T* g, bool wants_input, T* grad_weight) {
     const S* weight = data_of<S>(call.weight) + vector * offsets.size();
     T* windows = scaled_frame.data() + reach;
@@ -140,25 +140,25 @@ std::pair<Tensor, Tensor> depthwise_backward(const Convolution& call, const Weig
                                              const PairLoops<Working<S>>& loops, bool wants_input, bool wants_weight) {
   using T = Working<S>;
   Tensor grad_input = wants_input ? new_empty(sizes_of(call.input), call.input) : Tensor();
-  S* of_input = wants_input ? data_of<S>(grad_input) : nullptr;
+  S* grad_input_data = wants_input ? data_of<S>(grad_input) : nullptr;
   int64_t tasks = call.batch * call.groups, numbers = call.weight.numel();
   std::vector<double> along_weight(tasks * call.out);
   T* partial = workspace<T>(Buffer::partial_sums, call.batch * numbers);  // dW of each image
   parallel_for(tasks, (call.input_places + call.output_places) * 4 * kPairWork, [&](int64_t begin, int64_t end) {
     Plane<S> plane(call, loops, weights);
     for (int64_t task = begin; task < end; ++task) {
-      plane.run(task, of_input, &along_weight[task * call.out], partial + task * (numbers / call.groups));
+      plane.run(task, grad_input_data, &along_weight[task * call.out], partial + task * (numbers / call.groups));
     }
   });
   if (!wants_weight) return {grad_input, Tensor()};
   Tensor grad_weight = new_empty(sizes_of(call.weight), call.weight);
-  S* of_weight = data_of<S>(grad_weight);
+  S* grad_weight_data = data_of<S>(grad_weight);
   std::vector<double> sums(numbers);
   for (int64_t n = 0; n < call.batch; ++n) {
     for (int64_t k = 0; k < numbers; ++k) sums[k] += partial[n * numbers + k];
   }
-  for (int64_t k = 0; k < numbers; ++k) of_weight[k] = S(T(sums[k]));
-  add_along_weights(call, weights, along_weight, T(1), of_weight);
+  for (int64_t k = 0; k < numbers; ++k) grad_weight_data[k] = S(T(sums[k]));
+  add_along_weights(call, weights, along_weight, T(1), grad_weight_data);
   return {grad_input, grad_weight};
 }
 

@@ -59,7 +59,7 @@ double mean_of(const std::vector<Norm<T>>& norms) {
   return sum / double(norms.size());
 }
 
-// The split of a gradient: D·g, and the sums that are added along data vectors and along weight vectors. Rows are taken in
+// The split of a gradient: D∘g, and the sums that are added along data vectors and along weight vectors. Rows are taken in
 // blocks of a fixed size, each with sums of its own for the weight vectors, so that results do not depend on the number of
 // threads.
 template <class S>
@@ -69,7 +69,7 @@ struct RowSplit {
 
   int64_t rows, out;
   PairData<S> pairs;
-  T scale;                       // of the stored D·g
+  T scale;                       // of the stored D∘g
   std::vector<T> along_rows;     // (rows,): Σ_j (L − D)·cos θ·g·‖w_j‖
   std::vector<T> along_weights;  // (out,): Σ_n (L − D)·cos θ·g·‖x_n‖
 

@@ -1,7 +1,7 @@
 // The pair loop: what every product does with one pair of a weight vector w and a data vector x (ops/rule.py has the
 // equations). From p = w·x, the norms and the gradient g of the output it computes
 //
-//     scaled = D·g                      goes through the native backward
+//     scaled = D∘g                      goes through the native backward
 //     along  = (L − D)·cos θ·g          its sums, times the other vector's norm, are added along w and along x
 //
 // To add a product, write a struct with its gains and list it in `Products`. CONTRIBUTING.md names the other files.
@@ -118,7 +118,7 @@ struct WeightVector {
   T norm, inverse, excess, bias;
 };
 
-// The output and its gradient, which are read, and D·g, which is written. S is the stored or the working type.
+// The output and its gradient, which are read, and D∘g, which is written. S is the stored or the working type.
 template <class S>
 struct PairData {
   const S* output;

@@ -138,7 +138,7 @@ std::vector<Tensor> backward(const Sequences& call, const Saved& saved, const Pr
   for (const Tensor& grad : saved.grad_state) grad_state.push_back(torch::stable::clone(as_contiguous(grad)));
   Tensor scaled = view_of(workspace<T>(Buffer::scaled_grad, call.rows * width), {call.rows, width}, {width, 1},
                           saved.input_gates);
-  Tensor through = torch::stable::new_zeros(saved.input_gates, {call.batch, size});  // D·g @ W of the following step
+  Tensor through = torch::stable::new_zeros(saved.input_gates, {call.batch, size});  // D∘g @ W of the following step
   std::vector<double> along_weights(blocks * width);
 
   auto row_backward = [&](int64_t n, int64_t row, T* sums) {

@@ -134,7 +134,7 @@ const Working<S>* as_working(int64_t count, const S* from, Working<S>* buffer) {
 
 constexpr int64_t kChunk = 512;  // elements that are converted at a time: they stay in the first-level cache
 
-// Calls f(pairs of the working type, offset, size) for consecutive parts of `count` stored pairs. The D·g that f writes is
+// Calls f(pairs of the working type, offset, size) for consecutive parts of `count` stored pairs. The D∘g that f writes is
 // stored times `scale`, which is 1 for all types but float16.
 template <class S, class F>
 void in_working_type(int64_t count, PairData<S> pairs, Working<S> scale, const F& f) {
@@ -163,8 +163,8 @@ Working<S> split_stored_row(const PairLoops<Working<S>>& loops, int64_t count, P
   return sum;
 }
 
-// float16 ends at 65504, and built-in gains at 1/√floor = 16: near-parallel vectors make D·g large before the correction
-// takes most of it back. So D·g is stored as a 16th, unless it is too small to lose bits by that.
+// float16 ends at 65504, and built-in gains at 1/√floor = 16: near-parallel vectors make D∘g large before the correction
+// takes most of it back. So D∘g is stored as a 16th, unless it is too small to lose bits by that.
 template <class S>
 Working<S> storage_scale(int64_t count, const S* grad) {
   if constexpr (std::is_same_v<S, Half>) return largest_of(count, grad) > 1.0f / 256 ? 1.0f / 16 : 1.0f;

@@ -201,13 +201,13 @@ def backward(
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """The gradients of input, weight and bias, or None where they are not wanted."""
     wants_input, wants_weight, wants_bias = wanted[:3]
-    of_bias = contraction.grad_bias(grad, operands.bias) if wants_bias and operands.bias is not None else None
+    grad_bias = contraction.grad_bias(grad, operands.bias) if wants_bias and operands.bias is not None else None
     if not (wants_input or wants_weight):
-        return None, None, of_bias
+        return None, None, grad_bias
     if not _is_any_autocast_enabled():  # a context manager takes as long as the rest of this function
-        return *gradients(contraction, product, operands, grad, wants_input, wants_weight), of_bias
+        return *gradients(contraction, product, operands, grad, wants_input, wants_weight), grad_bias
     with without_autocast(grad):
-        return *gradients(contraction, product, operands, grad, wants_input, wants_weight), of_bias
+        return *gradients(contraction, product, operands, grad, wants_input, wants_weight), grad_bias
 
 
 def gradients(

@@ -51,13 +51,13 @@ class LSTM:
         i, f, g, o = self._activate(gates)  # recomputed: saved, they would be a third of all memory
         tanh_cell = (f * state[1] + i * g).tanh()
         grad_cell = grad[1] + tanh_backward(grad[0] * o, tanh_cell)
-        of_gates = [
+        grad_gates = [
             sigmoid_backward(grad_cell * g, i),
             sigmoid_backward(grad_cell * state[1], f),
             tanh_backward(grad_cell * i, g),
             sigmoid_backward(grad[0] * tanh_cell, o),
         ]
-        both = torch.cat(of_gates, dim=-1)
+        both = torch.cat(grad_gates, dim=-1)
         return (both, both), (torch.zeros_like(grad[0]), grad_cell * f)
 
     def _activate(self, gates: Gates) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -79,11 +79,12 @@ class GRU:
 
     def step_back(self, gates: Gates, state: State, grad: State) -> tuple[Gates, State]:
         r, z, new, h_new = self._activate(gates)
-        of_z = sigmoid_backward(grad[0] * (state[0] - new), z)
-        of_new = tanh_backward(grad[0] - grad[0] * z, new)
-        of_r = sigmoid_backward(of_new * h_new, r)
-        of_input, of_hidden = torch.cat([of_r, of_z, of_new], dim=-1), torch.cat([of_r, of_z, of_new * r], dim=-1)
-        return (of_input, of_hidden), (grad[0] * z,)
+        grad_z = sigmoid_backward(grad[0] * (state[0] - new), z)
+        grad_new = tanh_backward(grad[0] - grad[0] * z, new)
+        grad_r = sigmoid_backward(grad_new * h_new, r)
+        grad_input_gates = torch.cat([grad_r, grad_z, grad_new], dim=-1)
+        grad_hidden_gates = torch.cat([grad_r, grad_z, grad_new * r], dim=-1)
+        return (grad_input_gates, grad_hidden_gates), (grad[0] * z,)
 
     def _activate(self, gates: Gates) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         (ir, iz, i_new), (hr, hz, h_new) = gates[0].chunk(3, dim=-1), gates[1].chunk(3, dim=-1)

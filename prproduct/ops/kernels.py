@@ -151,11 +151,13 @@ def gradients(
         rows, vectors = as_rows(input), weight if weight.dim() == 2 else weight.unsqueeze(0)
         bias = bias if bias is None or bias.shape == vectors.shape[:1] else bias.expand(len(vectors))
         tensors = (contraction.as_pairs(grad), rows, vectors, bias, contraction.as_pairs(output))
-        dx, dw = operators.linear_backward(*tensors, *arguments)
+        results = operators.linear_backward(*tensors, *arguments)
     else:
         geometry = _geometry(cast(Convolution, contraction))
-        dx, dw = operators.convolution_backward(grad, input, weight, bias, output, *geometry, *arguments)
-    return _as(dx, operands.input) if wants_input else None, _as(dw, operands.weight) if wants_weight else None
+        results = operators.convolution_backward(grad, input, weight, bias, output, *geometry, *arguments)
+    grad_input = _as(results[0], operands.input) if wants_input else None
+    grad_weight = _as(results[1], operands.weight) if wants_weight else None
+    return grad_input, grad_weight
 
 
 def _as(gradient: Tensor, of: Tensor) -> Tensor:

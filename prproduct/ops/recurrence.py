@@ -144,8 +144,8 @@ class RecurrenceFn(torch.autograd.Function):
         with without_autocast(data):
             if torch.is_grad_enabled() or any(is_legacy_batchedtensor(grad) for grad in grads):
                 return None, *_differentiable_backward(ctx, data, weights, state, grads)
-            of_steps = Saved(hidden_gates, tuple(before))
-            return None, *_backward_through_time(ctx, data, weights, input_gates, of_steps, grads)
+            saved_steps = Saved(hidden_gates, tuple(before))
+            return None, *_backward_through_time(ctx, data, weights, input_gates, saved_steps, grads)
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Tensor) -> Tensor:
@@ -198,18 +198,18 @@ def _backward_through_time(
     first_bias, second_bias = _biases(recurrence.cell, *given_biases)
     tensors = (input_gates, hidden_weight, second_bias, *saved.before, saved.hidden_gates, *grads)
     back = _kernel_steps_back if _serves(recurrence, *tensors) else _steps_back
-    (of_input, of_hidden), of_hidden_weight, of_state = back(
+    (grad_input_gates, grad_hidden_gates), grad_hidden_weight, grad_state = back(
         recurrence, input_gates, hidden_weight, second_bias, saved, grads
     )
-    of_biases: list[Tensor | None] = [None, None]
+    grad_biases: list[Tensor | None] = [None, None]
     if given_biases[0] is not None:
-        of_bias = of_input.sum(0)
-        of_biases = [of_bias, of_hidden.sum(0) if recurrence.cell.gates_apart else of_bias]
+        grad_bias = grad_input_gates.sum(0)
+        grad_biases = [grad_bias, grad_hidden_gates.sum(0) if recurrence.cell.gates_apart else grad_bias]
     operands = Operands(data, input_weight, first_bias, input_gates)
-    of_data, of_input_weight = gradients(
-        Linear(), recurrence.product, operands, of_input, ctx.needs_input_grad[1], ctx.needs_input_grad[2]
+    grad_data, grad_input_weight = gradients(
+        Linear(), recurrence.product, operands, grad_input_gates, ctx.needs_input_grad[1], ctx.needs_input_grad[2]
     )
-    return [of_data, of_input_weight, of_hidden_weight, *of_biases, *of_state]
+    return [grad_data, grad_input_weight, grad_hidden_weight, *grad_biases, *grad_state]
 
 
 def _kernel_steps_back(
@@ -226,9 +226,9 @@ def _kernel_steps_back(
     results = torch.ops.prproduct.recurrent_backward(
         recurrence.cell.name, *tensors, recurrence.batch_sizes, recurrence.reverse, *arguments
     )
-    of_gates = (results[0], results[1] if recurrence.cell.gates_apart else results[0])
-    of_weight, *of_state = results[1 + recurrence.cell.gates_apart :]
-    return of_gates, of_weight, tuple(of_state)
+    grad_gates = (results[0], results[1] if recurrence.cell.gates_apart else results[0])
+    grad_weight, *grad_state = results[1 + recurrence.cell.gates_apart :]
+    return grad_gates, grad_weight, tuple(grad_state)
 
 
 def _steps_back(
@@ -242,8 +242,8 @@ def _steps_back(
     """The gradients of all gates, of the hidden state's weight and of the first state, in plain torch."""
     steps, (hidden_gates, before) = recurrence.steps(), saved
     rule = Rule.at(Linear(), recurrence.product, Operands(before[0], weight, None, hidden_gates), hidden_gates)
-    of_gates = [torch.empty_like(t, memory_format=torch.contiguous_format) for t in (input_gates, hidden_gates)]
-    scaled = torch.empty_like(of_gates[1], dtype=rule.pairs.output.dtype)
+    grad_gates = [torch.empty_like(t, memory_format=torch.contiguous_format) for t in (input_gates, hidden_gates)]
+    scaled_grad = torch.empty_like(grad_gates[1], dtype=rule.pairs.output.dtype)
     sums: Tensor | None = None
     grad_output, waiting = grads[0], tuple(grads[1:])
     grad = tuple(w[: _count(steps[-1])] for w in waiting)
@@ -251,17 +251,17 @@ def _steps_back(
         grad, waiting = _resize(grad, _count(rows), waiting)
         grad = (grad[0] + grad_output[rows], *grad[1:])
         gates = (input_gates[rows], _plus(hidden_gates[rows], bias))
-        (of_gates[0][rows], of_gates[1][rows]), own = recurrence.cell.step_back(
+        (grad_gates[0][rows], grad_gates[1][rows]), own = recurrence.cell.step_back(
             gates, tuple(s[rows] for s in before), grad
         )
         here = rule.rows(rows)
-        for_weight, for_input = here.split(of_gates[1][rows])
-        scaled[rows] = 0.0 if for_weight.scaled_grad is None else for_weight.scaled_grad
+        for_weight, for_input = here.split(grad_gates[1][rows])
+        scaled_grad[rows] = 0.0 if for_weight.scaled_grad is None else for_weight.scaled_grad
         if for_weight.sums is not None:
             sums = for_weight.sums if sums is None else sums + for_weight.sums
-        grad = (own[0] + here.input_gradient(for_input, of_gates[1][rows]), *own[1:])
-    of_weight = rule.weight_gradient(GradientTerm(scaled, sums), of_gates[1])
-    return (of_gates[0], of_gates[1]), of_weight, _finish(grad, waiting)
+        grad = (own[0] + here.input_gradient(for_input, grad_gates[1][rows]), *own[1:])
+    grad_weight = rule.weight_gradient(GradientTerm(scaled_grad, sums), grad_gates[1])
+    return (grad_gates[0], grad_gates[1]), grad_weight, _finish(grad, waiting)
 
 
 def _differentiable_backward(

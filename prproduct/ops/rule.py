@@ -116,11 +116,11 @@ class Rule:
         """dX and dW."""
         for_weight, for_input = self.split(grad)
         if for_weight.scaled_grad is for_input.scaled_grad:  # one call, so that Inductor chooses one layout for D∘g
-            of_input, of_weight = self._native(for_input.scaled_grad, grad, wants_input, wants_weight)
+            grad_input, grad_weight = self._native(for_input.scaled_grad, grad, wants_input, wants_weight)
         else:
-            of_input = self._native(for_input.scaled_grad, grad, wants_input, False)[0]
-            of_weight = self._native(for_weight.scaled_grad, grad, False, wants_weight)[1]
-        return self._along_input(of_input, for_input.sums), self._along_weight(of_weight, for_weight.sums)
+            grad_input = self._native(for_input.scaled_grad, grad, wants_input, False)[0]
+            grad_weight = self._native(for_weight.scaled_grad, grad, False, wants_weight)[1]
+        return self._along_input(grad_input, for_input.sums), self._along_weight(grad_weight, for_weight.sums)
 
     def split(self, grad: Tensor) -> tuple[GradientTerm, GradientTerm]:
         """The terms for dW and for dX, in the working dtype."""
@@ -138,17 +138,17 @@ class Rule:
         """The native backward of D∘g."""
         operands, wanted = (self.input, self.weight), (wants_input, wants_weight)
         if scaled_grad is None:
-            of_input, of_weight = (
+            grad_input, grad_weight = (
                 torch.zeros_like(t) if asked else None for t, asked in zip(operands, wanted, strict=True)
             )
-            return of_input, of_weight
+            return grad_input, grad_weight
         if grad.dtype != torch.float16:
             return self.contraction.native_backward(scaled_grad.to(grad.dtype), *operands, *wanted)
         # For near-parallel vectors D∘g is large, and the correction cancels most of it: scaled, it does not overflow.
         scale = _overflow_scale(scaled_grad, grad)
         results = self.contraction.native_backward((scaled_grad / scale).to(grad.dtype), *operands, *wanted)
-        of_input, of_weight = (None if t is None else t.to(scaled_grad.dtype) * scale for t in results)
-        return of_input, of_weight
+        grad_input, grad_weight = (None if t is None else t.to(scaled_grad.dtype) * scale for t in results)
+        return grad_input, grad_weight
 
     def _along_weight(self, result: Tensor | None, sums: Tensor | None) -> Tensor | None:
         if result is not None and sums is not None:

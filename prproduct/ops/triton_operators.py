@@ -39,15 +39,17 @@ def linear_backward(
     squares = _squares(x, weight)
     split = _split(_channels_first(output), _channels_first(grad), *squares, bias, product, parameter, floor)
     scaled = split.scaled.squeeze(0).T  # (rows, out)
-    dx = dw = None
-    if wants_input:
-        dx = (grad if product in _WEIGHT_ONLY else scaled) @ weight
+    grad_input = grad_weight = along_x = along_w = None
+    if wants_input and product in _WEIGHT_ONLY:
+        grad_input = grad @ weight
+    elif wants_input:
+        grad_input = scaled @ weight
+        along_x = _Along(_one_image(grad_input), x, squares[0], split.along_x)
     if wants_weight:
-        dw = scaled.T @ input
-    along_x = None if dx is None or product in _WEIGHT_ONLY else _Along(_one_image(dx), x, squares[0], split.along_x)
-    along_w = None if dw is None else _Along(dw, weight, squares[1], split.along_w)
+        grad_weight = scaled.T @ input
+        along_w = _Along(grad_weight, weight, squares[1], split.along_w)
     _add_along(along_x, along_w, split.largest)
-    return dx, dw
+    return grad_input, grad_weight
 
 
 def convolution_backward(
@@ -80,18 +82,18 @@ def convolution_backward(
     scaled = split.scaled.view(grad.shape)
     along_x = along_w = None
     if product in _WEIGHT_ONLY:
-        dx = native.native_backward(grad, input, weight, True, False)[0] if wants_input else None
-        dw = native.native_backward(scaled, input, weight, False, True)[1] if wants_weight else None
+        grad_input = native.native_backward(grad, input, weight, True, False)[0] if wants_input else None
+        grad_weight = native.native_backward(scaled, input, weight, False, True)[1] if wants_weight else None
     else:
-        dx, dw = native.native_backward(scaled, input, weight, wants_input, wants_weight)
-        if dx is not None:
-            dx = dx.flatten(2)
-            along_x = frame.along(_places(dx, groups), x, x_squares, split.along_x)
-            dx = dx.view(input.shape)
-    if dw is not None:
-        along_w = _Along(_kernels(dw, native, weight), w, w_squares, split.along_w)
+        grad_input, grad_weight = native.native_backward(scaled, input, weight, wants_input, wants_weight)
+        if grad_input is not None:
+            grad_input = grad_input.flatten(2)
+            along_x = frame.along(_places(grad_input, groups), x, x_squares, split.along_x)
+            grad_input = grad_input.view(input.shape)
+    if grad_weight is not None:
+        along_w = _Along(_kernels(grad_weight, native, weight), w, w_squares, split.along_w)
     _add_along(along_x, along_w, split.largest)
-    return dx, None if along_w is None else _as_weight(along_w.to, weight, native)
+    return grad_input, None if along_w is None else _as_weight(along_w.to, weight, native)
 
 
 def linear_value(p: Tensor, input: Tensor, weight: Tensor, product: str, parameter: float, floor: float) -> Tensor:
@@ -213,16 +215,16 @@ class _Frame:
         self._launch("prproduct_windows", self.output, self.input, not self.transposed, squares, sums)
         return sums
 
-    def along(self, dx: Tensor, x: Tensor, x_squares: Tensor, sums: Tensor) -> _Along:
+    def along(self, grad_input: Tensor, x: Tensor, x_squares: Tensor, sums: Tensor) -> _Along:
         """The correction along x of all windows, per place of the input."""
         if self.pointwise:
-            return _Along(dx, x, x_squares, sums)
+            return _Along(grad_input, x, x_squares, sums)
         multiples, largest = x_squares.new_empty(2, 1, *x_squares.shape[:2], math.prod(self.input))
         parts = (sums, len(sums), x_squares.numel())
         self._launch(
             "prproduct_multiples", self.input, self.output, self.transposed, *parts, x_squares, multiples, largest
         )
-        return _Along(dx, x, multiples, largest, multiples=True)
+        return _Along(grad_input, x, multiples, largest, multiples=True)
 
 
 def _squares(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
