@@ -162,7 +162,12 @@ class R(Product):
 
 @dataclass(frozen=True)
 class Tempered(Product):
-    """Between P (power 0) and PR (power 1): a direction gradient of length ‖x‖·|sin θ|^(1 − power)."""
+    """Between P (power 0) and PR (power 1): a direction gradient of length ‖x‖·|sin θ|^(1 − power).
+
+    >>> import prproduct as pr
+    >>> pr.nn.Linear(4, 2, product=pr.products.Tempered(0.5))
+    Linear(in_features=4, out_features=2, bias=True, product=tempered:0.5)
+    """
 
     name = "tempered"
     power: float = 0.5
@@ -170,8 +175,8 @@ class Tempered(Product):
     _power: Tensor = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.power <= 1.0:
-            raise ValueError(f"the power of tempered must lie between 0 (p) and 1 (pr), not at {self.power}")
+        if not isinstance(self.power, (int, float)) or not 0.0 <= self.power <= 1.0:
+            raise ValueError(f"the power of tempered must lie between 0 (p) and 1 (pr), not at {self.power!r}")
         object.__setattr__(self, "_power", torch.tensor(self.power, dtype=torch.float64, device="cpu"))
 
     def gains(self, pair: Pair) -> Gains:

@@ -152,6 +152,8 @@ def test_unknown_products_are_refused_with_the_names_that_exist():
 def test_a_power_outside_p_and_pr_is_refused(power):
     with pytest.raises(ValueError, match=r"must lie between 0 \(p\) and 1 \(pr\)"):
         resolve(f"tempered:{power}")
+    with pytest.raises(ValueError, match=r"must lie between 0 \(p\) and 1 \(pr\), not at '0.5'"):
+        Tempered("0.5")
 
 
 def test_a_product_without_a_name_goes_by_that_of_its_class():

@@ -9,7 +9,13 @@ from prproduct.nn.layer import ProductLayer
 
 
 class LazyLinear(ProductLayer, torch.nn.LazyLinear):
-    """`torch.nn.LazyLinear` under a product: becomes a `Linear`."""
+    """`torch.nn.LazyLinear` under a product: becomes a `Linear`.
+
+    >>> layer = LazyLinear(3)
+    >>> output = layer(torch.randn(2, 5))
+    >>> layer
+    Linear(in_features=5, out_features=3, bias=True, product=pr)
+    """
 
     cls_to_become = linear.Linear
     forward = linear.Linear.forward

@@ -120,7 +120,17 @@ class AngleRecord:
 
 
 def write_jsonl(records: Iterable[AngleRecord], path: str | Path) -> None:
-    """Append the records to a file, one JSON object per line. NaN and Inf become the strings "nan" and "inf"."""
+    """Append the records to a file, one JSON object per line. NaN and Inf become the strings "nan" and "inf".
+
+    >>> import tempfile, torch, prproduct as pr
+    >>> net = torch.nn.Sequential(torch.nn.Linear(4, 2))
+    >>> with pr.AngleProbe(net) as probe:
+    ...     output = net(torch.randn(3, 4))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     pr.probe.write_jsonl(probe.records, f"{folder}/angles.jsonl")
+    ...     pr.probe.read_jsonl(f"{folder}/angles.jsonl") == probe.records
+    True
+    """
     lines = [json.dumps(_as_json(record), ensure_ascii=False, allow_nan=False) + "\n" for record in records]
     with Path(path).open("a", encoding="utf-8") as file:
         file.writelines(lines)
@@ -133,7 +143,7 @@ def _as_json(record: AngleRecord) -> dict[str, Any]:
 
 
 def read_jsonl(path: str | Path) -> list[AngleRecord]:
-    """Return the records of a file that `write_jsonl` or a probe wrote."""
+    """Return the records of a file that `write_jsonl` (see there) or a probe wrote."""
     records, known = [], {field.name for field in fields(AngleRecord)}
     for number, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), start=1):
         try:
