@@ -130,6 +130,15 @@ def main() -> None:
     parser.add_argument("--leave", nargs="+", default=[], help="layers that keep the inner product, such as head")
     parser.add_argument("-o", "--output", type=Path, help="a JSON file for the configuration and all evaluations")
     options = parser.parse_args()
+    for name in (*sizes, "steps", "every", "threads"):
+        if vars(options)[name] < 1:
+            parser.error(f"--{name} must be at least 1")
+    if options.output and not options.output.parent.is_dir():
+        parser.error(f"--output: there is no folder {options.output.parent}")
+    try:
+        pr.products.resolve(options.product)
+    except ValueError as error:
+        parser.error(f"--product: {error}")
 
     torch.set_num_threads(options.threads)
     train_data, validation_data, alphabet = read_text()

@@ -58,13 +58,17 @@ GROUPS: dict[str, str] = {  # summaries of the groups of commands
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run a command and exit; an InputError or a missing dependency is one line on stderr and exit status 2."""
+    """Run a command and exit; an InputError, a missing file or dependency is one line on stderr and exit status 2."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     given = next((c for c in COMMANDS if words[: len(c.words.split())] == c.words.split()), None)
     try:
         app(given)(words, prog_name="prproduct")
     except InputError as error:
         _end(str(error), 2)
+    except OSError as error:
+        if error.filename is None:
+            raise
+        _end(f"{error.filename}: {error.strerror}", 2)
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] == "prproduct":
             raise

@@ -15,6 +15,8 @@ def greet(name: str) -> None:
     """A command for these tests."""
     if name == "nobody":
         raise InputError(refused)
+    if name == "locked":
+        raise PermissionError(13, "Permission denied", "runs/b/config.json")
     if name == "stop":
         raise KeyboardInterrupt
     if name == "missing":
@@ -59,6 +61,7 @@ def test_help_lists_every_command_and_loads_none(commands, capsys):
     ("words", "status", "line"),
     [
         (["greet", "nobody"], 2, f"prproduct: {refused}\n"),
+        (["greet", "locked"], 2, "prproduct: runs/b/config.json: Permission denied\n"),
         (["greet", "stop"], 130, ""),
         (
             ["say", "greet", "missing"],

@@ -8,11 +8,11 @@ from typing import Any
 
 from prproduct.captioning.model import Captioner
 from prproduct.conversion import convert
+from prproduct.lab.checks import check_known, check_least, check_positive, check_product
 from prproduct.lab.errors import InputError
 from prproduct.lab.hardware import PRECISIONS
 from prproduct.lab.options import option
 from prproduct.lab.seeds import check_seed
-from prproduct.products import resolve
 
 PHASES = ("xe", "rl")
 BASELINES = ("greedy", "others")
@@ -89,32 +89,24 @@ class CaptionerConfig:
     def __post_init__(self) -> None:
         for name, known in (
             ("phase", PHASES),
-            ("baseline", (None, *BASELINES)),
-            ("candidates", tuple(CANDIDATES)),
-            ("precision", tuple(PRECISIONS)),
+            ("baseline", BASELINES),
+            ("candidates", CANDIDATES),
+            ("precision", PRECISIONS),
         ):
-            if getattr(self, name) not in known:
-                raise InputError(
-                    f"{name} {getattr(self, name)!r} is not known; there are {', '.join(filter(None, known))}"
-                )
+            if getattr(self, name) is not None:
+                check_known(name, getattr(self, name), known)
         for name, least in _LEAST.items():
-            value = getattr(self, name)
-            if value is not None and not (value >= least and math.isfinite(value)):
-                raise InputError(f"{name} is {value}, it must be at least {least}")
+            check_least(name, getattr(self, name), least)
         for name in ("dropout", "feedback_limit", "feedback_step", "final_rate"):
             value = getattr(self, name)
             if value is not None and not 0 <= value <= 1:
                 raise InputError(f"{name} is {value}, it must be from 0 to 1")
-        if self.learning_rate is not None and not 0 < self.learning_rate < math.inf:
-            raise InputError(f"learning_rate is {self.learning_rate}, it must be a number above 0")
+        check_positive("learning_rate", self.learning_rate)
         if self.phase == "rl" and self.baseline == "others" and self.samples is not None and self.samples < 2:
             raise InputError("the baseline 'others' needs at least 2 samples of each image: --samples 5")
         check_seed(self.seed)
         if self.product is not None:
-            try:
-                resolve(self.product)
-            except ValueError as error:
-                raise InputError(str(error)) from None
+            check_product(self.product)
 
     def resolved(self, start: CaptionerConfig | None = None) -> CaptionerConfig:
         """The configuration without None; the network is that of `start`, the run that REINFORCE starts from."""

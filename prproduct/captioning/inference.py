@@ -53,7 +53,6 @@ class GeneratedCaption:
 
     image: ImageId
     caption: str
-    log_probability: float
     words: tuple[str, ...]
     attention: NDArray[np.float32]  # (words, regions): the attention weights of each word
 
@@ -84,7 +83,7 @@ def generate_captions(
             caption = vocabulary.decode(found.words[row, 0].tolist())
             words = tuple(caption.split())
             attention = found.attention[row, 0, : len(words), : region_counts[row]].float().cpu().numpy()
-            yield GeneratedCaption(image, caption, float(found.scores[row, 0]), words, attention)
+            yield GeneratedCaption(image, caption, words, attention)
         progress(len(batch))
 
 
@@ -143,10 +142,14 @@ def config_of(record: runs.Record) -> CaptionerConfig:
     """The configuration of a captioner's run."""
     if record.config.get("task") != "captioner":
         raise InputError(f"{record.folder}: is a run of a {record.config.get('task')}, not of a captioner")
+    path = record.folder / runs.CONFIG
+    data = record.config.get("data")
+    for key, kind in (("vocabulary", str), ("words", int), ("width", int)):
+        if not isinstance(data, dict) or not isinstance(data.get(key), kind):
+            raise InputError(f"{path}: is not the configuration of a captioner's run (its data has no {key})")
     try:
         return CaptionerConfig(**record.config["config"])
     except (KeyError, TypeError, ValueError) as error:
-        path = record.folder / runs.CONFIG
         raise InputError(f"{path}: is not the configuration of a captioner's run ({error})") from None
 
 

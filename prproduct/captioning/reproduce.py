@@ -36,10 +36,11 @@ from prproduct.captioning.metrics.command import name_failure
 from prproduct.captioning.results import write_results
 from prproduct.captioning.training import train
 from prproduct.lab import runs
-from prproduct.lab.errors import InputError
+from prproduct.lab.checks import check_known, check_least
 from prproduct.lab.files import check_writable
 from prproduct.lab.options import option, takes_options_of
 from prproduct.lab.progress import NoProgress
+from prproduct.lab.report.files import check_target
 from prproduct.lab.sweep import Job, Plan, sweep
 from prproduct.lab.sweep.progress import SweepProgress, exit_if_unfinished
 
@@ -96,10 +97,8 @@ class Choice:
     batch_norm: bool = option(False, "BatchNorm around the embeddings of regions, as in the author's code")
 
     def __post_init__(self) -> None:
-        if self.scale not in SCALES:
-            raise InputError(f"scale {self.scale!r} is not known; there are {', '.join(SCALES)}")
-        if self.seeds is not None and self.seeds < 1:
-            raise InputError(f"seeds is {self.seeds}, it must be at least 1")
+        check_known("scale", self.scale, SCALES)
+        check_least("seeds", self.seeds, 1)
 
 
 def pairs(choice: Choice) -> list[tuple[CaptionerConfig, CaptionerConfig]]:
@@ -182,6 +181,8 @@ def captions(
 ) -> None:
     """The paper's Table 2: captioners under P, R and PR, by cross-entropy and then REINFORCE on CIDEr."""
     check_writable(output)
+    if output.is_dir():
+        check_target(output / "report.html")
     plan.check(address)
     dataset = open_dataset(captions, source)  # raises for wrong files here, once, not in every job
     check_ids(dataset)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from prproduct.classification import models
 from prproduct.classification.data.sources import source
+from prproduct.lab.checks import check_known, check_least, check_positive
 from prproduct.lab.errors import InputError
 
 OPTIMIZERS = ("sgd", "adam")
@@ -33,14 +34,11 @@ class Recipe:
     augment: bool = False
 
     def __post_init__(self) -> None:
-        if self.optimizer not in OPTIMIZERS:
-            raise InputError(f"optimizer {self.optimizer!r} is not known; there are {', '.join(OPTIMIZERS)}")
-        for name, smallest in (("epochs", 1), ("batch_size", 1), ("momentum", 0), ("weight_decay", 0)):
-            if not getattr(self, name) >= smallest:
-                raise InputError(f"{name} is {getattr(self, name)}, it must be at least {smallest}")
+        check_known("optimizer", self.optimizer, OPTIMIZERS)
+        for name, least in (("epochs", 1), ("batch_size", 1), ("momentum", 0), ("weight_decay", 0)):
+            check_least(name, getattr(self, name), least)
         for name in ("learning_rate", "decay", "first_epoch"):
-            if not (getattr(self, name) > 0 and math.isfinite(getattr(self, name))):
-                raise InputError(f"{name} is {getattr(self, name)}, it must be a number above 0")
+            check_positive(name, getattr(self, name))
         if list(self.milestones) != sorted(self.milestones) or any(epoch < 1 for epoch in self.milestones):
             raise InputError(f"milestones are {self.milestones}, they must ascend from 1 or later")
 

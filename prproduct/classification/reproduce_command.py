@@ -20,6 +20,7 @@ from prproduct.lab.files import check_writable
 from prproduct.lab.options import DataDir, Quiet, takes_options_of
 from prproduct.lab.progress import NoProgress
 from prproduct.lab.report.content import display, number
+from prproduct.lab.report.files import check_target
 from prproduct.lab.report.observations import BASELINE
 from prproduct.lab.report.statistics import PairedDifference, Sample
 from prproduct.lab.runs import Record
@@ -75,6 +76,8 @@ def _reproduce(
     quiet: bool,
 ) -> None:
     check_writable(output)
+    if output.is_dir():
+        check_target(output / "report.html")
     plan.check(address)
     with download_bars() as report:
         wanted = jobs(

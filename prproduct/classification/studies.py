@@ -19,6 +19,7 @@ from prproduct.classification.data.locate import find
 from prproduct.classification.data.sources import SOURCES, source
 from prproduct.classification.training import ClassifierConfig, train
 from prproduct.lab import runs
+from prproduct.lab.checks import check_known, check_least
 from prproduct.lab.errors import InputError
 from prproduct.lab.hardware import Hardware
 from prproduct.lab.options import option
@@ -85,10 +86,8 @@ class Choice:
     channels_last: bool = option(False, "images and weights in channels-last layout, which is faster on CPUs")
 
     def __post_init__(self) -> None:
-        if self.scale not in SCALES:
-            raise InputError(f"scale {self.scale!r} is not known; there are {', '.join(SCALES)}")
-        if self.seeds is not None and self.seeds < 1:
-            raise InputError(f"seeds is {self.seeds}, it must be at least 1")
+        check_known("scale", self.scale, SCALES)
+        check_least("seeds", self.seeds, 1)
         for name in ("arch", "data", "product"):
             given = getattr(self, name) or ()
             if len(set(given)) < len(given):

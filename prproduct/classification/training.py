@@ -21,6 +21,7 @@ from prproduct.classification.data.sources import SOURCES, source
 from prproduct.classification.recipes import Recipe, learning_rate, recipe
 from prproduct.conversion import convert
 from prproduct.lab import checkpoints, runs
+from prproduct.lab.checks import check_known, check_least, check_product
 from prproduct.lab.engine import Settings
 from prproduct.lab.errors import InputError
 from prproduct.lab.files import check_writable
@@ -30,7 +31,6 @@ from prproduct.lab.progress import NoProgress
 from prproduct.lab.report.content import display
 from prproduct.lab.seeds import check_seed
 from prproduct.lab.session import train_task
-from prproduct.products import resolve
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -76,18 +76,13 @@ class ClassifierConfig:
         for name, known in (
             ("protocol", PROTOCOLS),
             ("normalisation", NORMALISATIONS),
-            ("precision", tuple(PRECISIONS)),
+            ("precision", PRECISIONS),
         ):
-            if getattr(self, name) not in known:
-                raise InputError(f"{name} {getattr(self, name)!r} is not known; there are {', '.join(known)}")
+            check_known(name, getattr(self, name), known)
         for name, least in (("clip_norm", 0), ("angles", 0), ("log_every", 1), ("limit_train", 1), ("max_steps", 1)):
-            if (value := getattr(self, name)) is not None and not value >= least:
-                raise InputError(f"{name} is {value}, it must be at least {least}")
+            check_least(name, getattr(self, name), least)
         check_seed(self.seed)
-        try:
-            resolve(self.product)
-        except ValueError as error:
-            raise InputError(str(error)) from None
+        check_product(self.product)
         _check_network(self.arch, source(self.data).shape[-1])
         _ = self.recipe  # validates itself
 
@@ -197,7 +192,6 @@ def train(
     """
     if is_first_process():
         check_writable(Path(folder))
-    dataset = load(config.data, data_dir, normalisation=config.normalisation, report=report)
     settings = Settings(
         compile=config.compile,
         clip_norm=config.clip_norm,
@@ -207,6 +201,7 @@ def train(
         checkpoint_minutes=checkpoint_minutes,
         tensorboard=tensorboard,
     )
+    dataset = load(config.data, data_dir, normalisation=config.normalisation, report=report)
     return train_task(
         lambda fabric: Classification(config, dataset, fabric),
         folder,

@@ -22,6 +22,7 @@ from torch.optim import Optimizer
 
 from prproduct.lab import checkpoints
 from prproduct.lab.checkpoints import Checkpoint
+from prproduct.lab.checks import check_least
 from prproduct.lab.errors import InputError
 from prproduct.lab.hardware import cores, in_first, summed
 from prproduct.lab.nonfinite import DivergedError, all_finite, where_it_began
@@ -96,10 +97,7 @@ class Settings:
     tensorboard: bool = True
 
     def __post_init__(self) -> None:
-        least = {"angles": 0, "log_every": 1, "checkpoint_minutes": 0, "max_steps": 1}
-        for name, value in ((name, getattr(self, name)) for name in least):
-            if value is not None and not value >= least[name]:
-                raise InputError(f"{name} is {value}, it must be at least {least[name]}")
+        check_least("checkpoint_minutes", self.checkpoint_minutes, 0)  # a configuration checks the others
 
 
 @dataclass

@@ -15,6 +15,8 @@ from typing import Any
 
 from prproduct.lab.errors import InputError
 
+_WRITING = ".writing"  # the ending of temporary files
+
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
@@ -28,7 +30,8 @@ def writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise InputError(f"{error.filename or path}: cannot be written ({error.strerror or error})") from None
+        own = error.filename if error.filename and not str(error.filename).endswith(_WRITING) else path
+        raise InputError(f"{own}: cannot be written ({error.strerror or error})") from None
 
 
 def write_durably(path: Path, content: bytes) -> None:
@@ -48,7 +51,7 @@ def replacing(path: Path, folder: Path | None = None) -> Iterator[Path]:
     """
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = (folder or path.parent) / f".{path.name}.{os.getpid()}.writing"
+        temporary = (folder or path.parent) / f".{path.name}.{os.getpid()}{_WRITING}"
         try:
             yield temporary
             sync(temporary)
@@ -138,3 +141,10 @@ def check_writable(folder: Path) -> None:
         for place in made:
             with contextlib.suppress(OSError):
                 place.rmdir()
+
+
+def check_writable_file(path: Path) -> None:
+    """Raise InputError if a file cannot be written to this place."""
+    if not path.name or path.is_dir():
+        raise InputError(f"{path}: is a folder; give the name of a file")
+    check_writable(path.parent)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import torch
 from torch import Tensor
 
+from prproduct.lab.checks import check_known, check_least
 from prproduct.lab.errors import InputError
 from prproduct.lab.options import option
 
@@ -42,13 +43,10 @@ class Hardware:
 
     def __post_init__(self) -> None:
         for name, known in (("accelerator", ACCELERATORS), ("strategy", STRATEGIES)):
-            if getattr(self, name) not in known:
-                raise InputError(f"{name} {getattr(self, name)!r} is not known; there are {', '.join(known)}")
+            check_known(name, getattr(self, name), known)
         for name in ("devices", "num_nodes"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} is {getattr(self, name)}, it must be at least 1")
-        if self.threads is not None and not 1 <= self.threads <= 1024:
-            raise InputError(f"threads is {self.threads}, it must be from 1 to 1024")
+            check_least(name, getattr(self, name), 1)
+        check_threads(self.threads)
 
     def start(self, precision: str = "32") -> Fabric:
         """Return a launched Fabric; it starts the other processes, unless `torchrun` has."""
@@ -56,8 +54,7 @@ class Hardware:
         from lightning_fabric import Fabric
         from lightning_fabric.utilities.exceptions import MisconfigurationException
 
-        if precision not in PRECISIONS:
-            raise InputError(f"precision {precision!r} is not known; there are {', '.join(PRECISIONS)}")
+        check_known("precision", precision, PRECISIONS)
         if precision == "16" and (self.accelerator == "cpu" or not torch.cuda.is_available()):
             raise InputError("precision 16 needs a CUDA device; on a CPU choose bf16 or 32")
         devices, num_nodes = self.devices, self.num_nodes
@@ -74,11 +71,18 @@ class Hardware:
                 precision=PRECISIONS[precision],  # type: ignore[arg-type]
             )
         except (MisconfigurationException, RuntimeError, ValueError) as error:
-            raise InputError(f"{self}: cannot be had here ({str(error).splitlines()[0]})") from None
+            wanted = f"accelerator {self.accelerator} with {devices} devices on each of {num_nodes} machines"
+            raise InputError(f"{wanted} is not available here ({str(error).splitlines()[0]})") from None
         fabric.launch()
         if self.threads is not None:  # Fabric divides the cores among the processes that it launches
             torch.set_num_threads(self.threads)
         return fabric
+
+
+def check_threads(threads: int | None) -> None:
+    """Raise InputError for a number of threads that is not from 1 to 1024; None, not given, passes."""
+    if threads is not None and not 1 <= threads <= 1024:
+        raise InputError(f"threads is {threads}, it must be from 1 to 1024")
 
 
 def is_first_process() -> bool:

@@ -30,7 +30,7 @@ CONFIG, METRICS, ANGLES, CHECKPOINTS, TENSORBOARD = (
     "tensorboard",
 )
 # Options that change what is recorded or shown but no number of the training: not part of a run's identity.
-HARMLESS = ("angles", "log_every", "checkpoint_minutes", "threads", "tensorboard", "quiet")
+HARMLESS = ("angles", "log_every")
 _LOCK = ".lock"
 _CHECKPOINTED = ".checkpointed"  # exists once a checkpoint was written
 _LARGEST = {METRICS: 256 << 20, ANGLES: 4 << 30}  # bytes; a hundred times what the longest runs of the paper need
@@ -164,7 +164,7 @@ class Run:
     def _follow(self) -> None:
         """Compute the checksums of the files so far."""
         self._metrics, self._angles = (_Growing(self.folder / name) for name in (METRICS, ANGLES))
-        marks = [line["angles"]["bytes"] for line in _lines(self._metrics) if "angles" in line]
+        marks = [mark["bytes"] for line in _lines(self._metrics) if (mark := _angles_mark(line))]
         self._covered = marks[-1] if marks else 0
 
 
@@ -272,8 +272,8 @@ def check_angles(record: Record) -> None:
     path = record.folder / ANGLES
     size, so_far = check_file(path, _LARGEST[ANGLES]), _Growing(path)
     for line in record.metrics:
-        mark = line.get("angles")
-        if not isinstance(mark, dict) or not isinstance(mark.get("bytes"), int):
+        mark = _angles_mark(line)
+        if mark is None:
             continue
         if size < mark["bytes"]:
             raise InputError(f"{path}: has {size} bytes, of which {mark['bytes']} were written; records are lost")
@@ -281,6 +281,12 @@ def check_angles(record: Record) -> None:
         so_far.read_on(mark["bytes"])
         if so_far.checksum() != mark.get("checksum"):
             raise InputError(f"{path}, bytes {before} to {so_far.bytes}: were changed since they were written")
+
+
+def _angles_mark(line: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the size and checksum of angles.jsonl that a record of metrics.jsonl has, if it has them."""
+    mark = line.get("angles")
+    return mark if isinstance(mark, dict) and isinstance(mark.get("bytes"), int) else None
 
 
 def refuse_another(folder: str | Path, identity: Mapping[str, Any]) -> None:

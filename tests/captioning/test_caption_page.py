@@ -22,7 +22,7 @@ def described(words, where, regions=4):
     """Each word looks at one region."""
     weights = np.zeros((len(words), regions), np.float32)
     weights[np.arange(len(words)), where] = 1
-    return GeneratedCaption(0, " ".join(words), -1.0, tuple(words), weights)
+    return GeneratedCaption(0, " ".join(words), tuple(words), weights)
 
 
 def test_the_most_attended_region_stays_clear_and_grey_covers_the_rest():

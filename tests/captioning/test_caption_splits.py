@@ -78,6 +78,17 @@ def test_what_does_not_fit_the_run_is_refused_and_nothing_is_overwritten(lab, ca
         assert target.read_text() == "before"
 
 
+@pytest.mark.parametrize("data", [None, {}, {"vocabulary": "v", "words": 3}], ids=["none", "empty", "no width"])
+def test_a_run_whose_configuration_does_not_describe_its_data_is_named(lab, caption, tmp_path, data):
+    shutil.copytree(lab / "pr", tmp_path / "pr")
+    path = tmp_path / "pr" / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "data": data}))
+    own = ("--captions", lab / "captions", "--features", lab / "f.h5", "--split", "test")
+    status, _, err = caption("--run", tmp_path / "pr", *own)
+    assert (status, len(err)) == (2, 1)
+    assert "config.json: is not the configuration of a captioner's run (its data has no" in err[0]
+
+
 def test_captioned_and_scored_a_run_has_a_row_in_the_report(lab, caption, tmp_path, capsys):
     shutil.copytree(lab / "pr", tmp_path / "run", ignore=shutil.ignore_patterns("results"))
     common = ("--split", "test", "--captions", lab / "captions", "--features", lab / "f.h5")

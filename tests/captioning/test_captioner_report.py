@@ -77,9 +77,17 @@ def test_one_corrupt_run_is_named_on_the_page_and_the_others_are_shown(tmp_path)
     (tmp_path / "runs" / "broken" / "results" / "scores_test.json").write_text('{"scores": 3}')
     made_run(tmp_path / "runs" / "cut", "xe", "r", 1)
     (tmp_path / "runs" / "cut" / "config.json").write_text("{")
+    made_run(tmp_path / "runs" / "examples", "xe", "r", 2)
+    (tmp_path / "runs" / "examples" / "results" / "examples_test.json").write_text("")
+    path = made_run(tmp_path / "runs" / "older", "rl", "r", 3) / "config.json"
+    config = json.loads(path.read_text())
+    del config["config"]["candidates"]
+    path.write_text(json.dumps(config))
     report.write([tmp_path / "runs"], tmp_path / "report.md")
     text = (tmp_path / "report.md").read_text()
-    assert "4 runs, 4 of them finished; 2 could not be read" in text
+    assert "4 runs, 4 of them finished; 4 could not be read" in text
+    assert "examples_test.json: empty; it must have captions" in text
+    assert "older: its records or its configuration are not a run's (KeyError: 'candidates')" in text
     assert "scores_test.json: not the scores of captions" in text
     assert "cut/config.json: is not JSON" in text
     with pytest.raises(InputError, match="is not JSON"):

@@ -88,6 +88,11 @@ def test_what_makes_no_ready_captioner_is_one_line_and_writes_nothing(scored, tm
         ready.write(tmp_path / "unscored", "Colours", LICENCE, tmp_path / "ready")
     with pytest.raises(InputError, match="the scores are of another epoch than the last one"):
         ready.write(scored / "p", "Colours", LICENCE, tmp_path / "ready", "last")
+    shutil.copytree(scored / "p", tmp_path / "odd")
+    file = tmp_path / "odd" / "results" / "scores_test.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "how": None}))
+    with pytest.raises(InputError, match=r"scores_test\.json: not the scores of captions"):
+        ready.write(tmp_path / "odd", "Colours", LICENCE, tmp_path / "ready")
     monkeypatch.setattr(ready, "LARGEST", 1000)
     with pytest.raises(InputError, match="MB of weights in float16, where 0 are allowed; train a smaller network"):
         ready.write(scored / "p", "Colours", LICENCE, tmp_path / "ready")

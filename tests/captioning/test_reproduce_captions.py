@@ -128,6 +128,7 @@ class FakeMeteor:
     [
         (["--scale", "huge"], "scale 'huge' is not known"),
         (["--seeds", "0"], "seeds is 0"),
+        (["--threads", "3000000000"], "threads is 3000000000, it must be from 1 to 1024"),
         (["--captions", "world", "--features", "f.h5"], "the world has features of its own"),
         (["--captions", "nowhere"], "features of the images are needed"),
         (["--pictures", "nowhere.zip"], "nowhere.zip: no such file, folder or zip archive"),

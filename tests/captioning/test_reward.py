@@ -1,5 +1,7 @@
 """CIDEr-D on token ids: what CIDEr-D on the same tokens as words gives, from kept references."""
 
+from dataclasses import astuple
+
 import numpy as np
 import pytest
 import torch
@@ -67,7 +69,8 @@ def test_another_token_may_end_captions():
 def test_labels_in_rows_padded_with_zeros_are_the_same_captions():
     labels = np.array([[1, 2, 3], [1, 2, 0], [4, 5, 8], [6, 0, 0]], np.uint32)
     packed = PackedCaptions.from_labels(labels, np.array([1, 3, 4], np.uint32), np.array([2, 3, 4], np.uint32))
-    assert packed.fingerprint() == PackedCaptions.pack(IMAGES).fingerprint()
+    for got, expected in zip(astuple(packed), astuple(PackedCaptions.pack(IMAGES)), strict=True):
+        assert np.array_equal(got, expected)
 
 
 def test_an_empty_batch_has_no_scores():
@@ -94,82 +97,6 @@ def test_real_captions_have_pycocoevalcaps_scores():
 def test_both_sides_of_the_speed_measurement_score_the_same_captions():
     ours, theirs = reward_calls(images=3, samples=2)
     assert len(ours()) == len(theirs()[1]) == 6
-
-
-class TestCache:
-    captions = PackedCaptions.pack(IMAGES)
-
-    def count_makes(self, monkeypatch):
-        made, make = [], CiderReward.of.__func__
-        monkeypatch.setattr(CiderReward, "of", classmethod(lambda cls, *a: made.append(1) or make(cls, *a)))
-        return made
-
-    def test_a_second_call_reads_what_the_first_wrote(self, tmp_path, monkeypatch):
-        made = self.count_makes(monkeypatch)
-        batch, rows = torch.tensor([[1, 2, 3, 0], [4, 5, 0, 0]]), torch.tensor([0, 1])
-        scores = [CiderReward.cached(tmp_path / "deep" / "cider.npz", self.captions)(batch, rows) for _ in range(2)]
-        assert len(made) == 1
-        assert torch.equal(*scores)
-        assert [path.name for path in (tmp_path / "deep").iterdir()] == ["cider.npz"], "no temporary file stays"
-
-    @pytest.mark.parametrize(
-        "other",
-        [
-            (PackedCaptions.pack([*IMAGES[:2], [[9]]]),),
-            (PackedCaptions.pack([IMAGES[0] + IMAGES[1], IMAGES[2]]),),
-            (captions, Frequencies.of([["1 2 0"], ["3 0"]])),
-            (captions, None, 7),
-        ],
-        ids=["a token", "a boundary", "frequencies", "the end"],
-    )
-    def test_what_was_made_from_something_else_is_made_again(self, tmp_path, monkeypatch, other):
-        CiderReward.cached(tmp_path / "cider.npz", self.captions)
-        made = self.count_makes(monkeypatch)
-        CiderReward.cached(tmp_path / "cider.npz", *other)
-        assert len(made) == 1
-
-    @pytest.mark.parametrize("kept", [0, 10, 900])
-    def test_a_file_cut_short_is_made_again(self, tmp_path, kept):
-        path = tmp_path / "cider.npz"
-        CiderReward.cached(path, self.captions)
-        path.write_bytes(path.read_bytes()[:kept])
-        assert CiderReward.cached(path, self.captions)(
-            torch.tensor([[4, 5, 8, 0]]), torch.tensor([1])
-        ) == pytest.approx(10)
-
-    @pytest.mark.parametrize(
-        ("name", "spoilt"),
-        [
-            ("entry_starts", lambda a: a * 1000),
-            ("image_starts", lambda a: a[::-1].copy()),
-            ("weights", lambda a: a[:1]),
-            ("norms", lambda a: a[:1]),
-            ("table", lambda a: a[:3]),
-            ("table", np.ones_like),
-        ],
-    )
-    def test_a_file_that_would_lead_outside_its_arrays_is_made_again(self, tmp_path, monkeypatch, name, spoilt):
-        path = tmp_path / "cider.npz"
-        CiderReward.cached(path, self.captions)
-        with np.load(path) as file:
-            arrays = dict(file)
-        np.savez(path, **(arrays | {name: spoilt(arrays[name])}))
-        made = self.count_makes(monkeypatch)
-        CiderReward.cached(path, self.captions)
-        assert len(made) == 1
-
-    def test_a_file_with_any_byte_changed_is_made_again_or_gives_the_same_scores(self, tmp_path):
-        path, batch, rows = tmp_path / "cider.npz", torch.tensor([[1, 2, 3, 0]]), torch.tensor([0])
-        scores = CiderReward.cached(path, self.captions)(batch, rows)
-        whole = path.read_bytes()
-        for place in range(0, len(whole), 3):
-            path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x55]) + whole[place + 1 :])
-            assert torch.equal(CiderReward.cached(path, self.captions)(batch, rows), scores)
-
-    def test_a_place_that_cannot_be_written_is_named(self, tmp_path):
-        (tmp_path / "file").write_text("")
-        with pytest.raises(InputError, match=r"file/cider.npz: cannot be"):
-            CiderReward.cached(tmp_path / "file" / "cider.npz", self.captions)
 
 
 @pytest.mark.parametrize(

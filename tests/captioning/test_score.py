@@ -165,7 +165,7 @@ def sentence(entry):
         (COCO, RESULTS, ["--metrics", ","], "no metrics"),
         (COCO, RESULTS, ["--tokenizer", "perl"], "no tokenizer 'perl'; there are python, java"),
         (COCO, RESULTS, ["--frequencies", "nowhere.npz"], "nowhere.npz: no such file"),
-        (COCO, RESULTS, [*OWN, "--per-image", "/dev/null/each.json"], "/dev/null: cannot be written"),
+        (COCO, RESULTS, [*OWN, "--per-image", "/dev/null/each.json"], "/dev/null: is a file; give"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_scored_is_one_line_and_a_status(run, references, results, options, line):

@@ -101,6 +101,8 @@ def test_unknown_names_are_one_line(arch, data, line):
         ({"learning_rate": float("inf")}, "learning_rate is inf"),
         ({"weight_decay": -1e-4}, "weight_decay is -0.0001"),
         ({"momentum": float("nan")}, "momentum is nan"),
+        ({"momentum": float("inf")}, "momentum is inf"),
+        ({"weight_decay": float("inf")}, "weight_decay is inf"),
         ({"milestones": (122, 81)}, "milestones are .*, they must ascend"),
         ({"milestones": (0, 81)}, "milestones are .*, they must ascend from 1"),
         ({"optimizer": "lion"}, "optimizer 'lion' is not known; there are sgd, adam"),

@@ -79,6 +79,7 @@ def test_every_field_of_the_configuration_is_an_option(capsys, monkeypatch):
         (["--batch-size", "0"], "batch_size is 0"),
         (["--learning-rate", "nan"], "learning_rate is nan"),
         (["--clip-norm", "nan"], "clip_norm is nan"),
+        (["--clip-norm", "inf"], "clip_norm is inf"),
         (["--precision", "8"], "precision '8' is not known; there are 32, bf16, 16"),
         (["--precision", "16"], "precision 16 needs a CUDA device"),
         (["--strategy", "fsdp"], "strategy 'fsdp' is not known"),
@@ -102,7 +103,7 @@ def test_what_a_user_can_mend_is_one_line_and_makes_no_folder(capsys, tmp_path, 
 def test_a_device_that_is_not_there_is_one_line(capsys):
     status, said = typed(capsys, *QUICK, "--accelerator", "cuda")
     assert status == 2
-    assert "cannot be had here" in said
+    assert "accelerator cuda with 1 devices on each of 1 machines is not available here" in said
     assert said.count("\n") == 1
 
 

@@ -44,6 +44,15 @@ def test_one_seed_gives_all_products_one_beginning_and_one_run_the_same_numbers_
     assert other_seed[0]["train_loss"] != p[0]["train_loss"]
 
 
+@pytest.mark.parametrize(
+    "wrong", [("--product", "q"), ("--every", "0"), ("-o", "nowhere/run.json")], ids=lambda words: words[0]
+)
+def test_what_would_fail_later_is_refused_at_once(run, wrong, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        run("char_gpt.py", *SMALL, *wrong)
+    assert "error: --" in capsys.readouterr().err
+
+
 def test_a_layer_to_leave_that_the_model_does_not_have_is_an_error(run):
     with pytest.raises(SystemExit, match="2"):
         run("char_gpt.py", *SMALL, "--leave", "head", "haed")

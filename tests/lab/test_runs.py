@@ -178,3 +178,10 @@ def test_checking_a_folder_leaves_nothing_there(tmp_path):
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(InputError, match=r"^/proc/a.*: cannot be written"):
         check_writable(Path("/proc/a/b"))
+
+
+def test_a_record_whose_note_on_the_angles_is_not_whole_is_passed_over(tmp_path):
+    opened(tmp_path / "a").close()
+    (tmp_path / "a" / "metrics.jsonl").write_text('{"event": "step", "angles": {}}\n')
+    opened(tmp_path / "a", resume=True).close()
+    assert len(runs.read(tmp_path / "a").metrics) == 1

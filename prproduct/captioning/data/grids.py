@@ -23,7 +23,7 @@ from prproduct.captioning.data.pictures import Picture, in_batches
 from prproduct.captioning.encoder import Encoder
 from prproduct.captioning.metrics.files import ImageId
 from prproduct.lab.errors import InputError
-from prproduct.lab.files import replacing, writing
+from prproduct.lab.files import check_writable_file, replacing, writing
 
 FORMAT = "prproduct grid features 1"
 BATCH, PART = 16, 128  # pictures
@@ -56,6 +56,7 @@ def write(
     """
     if dtype not in DTYPES:
         raise InputError(f"features of {dtype!r}; choose {' or '.join(DTYPES)}")
+    check_writable_file(path)
     attributes = {
         "format": FORMAT,
         "encoder": encoder.name,

@@ -6,6 +6,7 @@ import importlib
 import io
 import warnings
 import zipfile
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -161,7 +162,7 @@ def _is_member_picture(archive: zipfile.ZipFile, name: str) -> bool:
     try:
         with archive.open(name) as member:
             return _is_picture(member)
-    except (RuntimeError, NotImplementedError, zipfile.BadZipFile):  # encrypted, or of an unknown compression
+    except (RuntimeError, NotImplementedError, EOFError, zlib.error, zipfile.BadZipFile):  # encrypted, unknown, damaged
         return False
 
 

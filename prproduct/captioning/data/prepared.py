@@ -28,6 +28,7 @@ from prproduct.captioning.metrics.files import (
     string_field,
 )
 from prproduct.captioning.metrics.frequencies import Frequencies, load_frequencies
+from prproduct.lab.checks import check_known
 from prproduct.lab.errors import InputError
 from prproduct.lab.files import read_json, read_json_value, replacing, write_durably
 
@@ -75,8 +76,7 @@ class CaptionSet:
 
     def of(self, split: str) -> tuple[Image, ...]:
         """The images of the split train, val or test."""
-        if split not in SPLITS:
-            raise InputError(f"split {split!r} is not known; there are {', '.join(SPLITS)}")
+        check_known("split", split, SPLITS)
         return tuple(image for image in self.images if image.split == split)
 
     @cached_property

@@ -21,7 +21,7 @@ from prproduct.captioning.metrics.files import Captions, pair, read_references, 
 from prproduct.captioning.metrics.frequencies import load_frequencies
 from prproduct.captioning.results import add_scores, captions_file, scores_file
 from prproduct.lab.errors import InputError
-from prproduct.lab.files import replace_durably
+from prproduct.lab.files import check_writable_file, replace_durably
 from prproduct.lab.runs import CONFIG
 
 
@@ -44,6 +44,8 @@ def score(
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Score captions with the metrics of the COCO evaluation."""
+    if per_image:
+        check_writable_file(per_image)
     run = _run_of(results, split)
     captions = _read(references, captions_file(run, split) if run else results, split, subset)
     counted = load_frequencies(frequencies) if frequencies else None
@@ -51,13 +53,13 @@ def score(
     chosen = scoring.METRICS if metrics is None else asked
     with _shown_progress() as progress:
         evaluation = scoring.evaluate(captions.references, captions.candidates, chosen, tokenizer, counted, progress)
-    if per_image:
-        rows = json.dumps(_rows(captions, evaluation), indent=1, ensure_ascii=False)
-        replace_durably(per_image, rows.encode())
     if as_json:
         print(json.dumps(_summary(captions, evaluation, tokenizer), indent=1))
     elif evaluation.scores:
         Console().print(_table(captions, evaluation))
+    if per_image:
+        rows = json.dumps(_rows(captions, evaluation), indent=1, ensure_ascii=False)
+        replace_durably(per_image, rows.encode())
     for metric, reason in evaluation.failures.items():
         name_failure(metric, reason)
     if run:

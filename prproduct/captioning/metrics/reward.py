@@ -7,11 +7,9 @@ references and in samples; without it, captions that stop in the middle would be
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,12 +17,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from prproduct.captioning.metrics.frequencies import DAMAGED, ORDER, Frequencies
+from prproduct.captioning.metrics.frequencies import Frequencies
 from prproduct.captioning.metrics.ngram_operators import operators
 from prproduct.lab.errors import InputError
-from prproduct.lab.files import replacing
 
-FORMAT = "prproduct CIDEr-D references 1"
 LARGEST_TOKEN = 2**16 - 2  # an n-gram's 64-bit key holds four token ids, each plus one, of 16 bits
 
 
@@ -90,13 +86,6 @@ class PackedCaptions:
         counts = last.astype(np.int64) - first.astype(np.int64) + 1
         return cls(used[written].astype(np.int32), _starts(lengths), _starts(counts))
 
-    def fingerprint(self) -> str:
-        """Sixteen hexadecimal digits that change with any token and any boundary."""
-        digest = hashlib.sha256()
-        for array in (self.tokens, self.caption_starts, self.image_starts):
-            digest.update(len(array).to_bytes(8, "little") + np.ascontiguousarray(array).tobytes())
-        return digest.hexdigest()[:16]
-
 
 def _starts(lengths: Sequence[int] | NDArray[np.integer]) -> NDArray[np.int64]:
     """Offsets (n + 1,) of n consecutive pieces of these lengths."""
@@ -123,20 +112,6 @@ class CiderReward:
     rarest: NDArray[np.float64]  # (), the rarity of every n-gram outside of the table: log(images)
     eos: NDArray[np.int64]  # (), the end token
 
-    def __post_init__(self) -> None:
-        """Raise ValueError for arrays that do not fit together, as those of a damaged file."""
-        slots = len(self.table)
-        if not (
-            _partition(self.image_starts, len(self.lengths))
-            and _partition(self.entry_starts, len(self.keys))
-            and len(self.entry_starts) == len(self.lengths) + 1
-            and self.norms.shape == (len(self.lengths), ORDER)
-            and len(self.weights) == len(self.keys)
-            and len(self.table_rarities) == slots > 0 == slots & (slots - 1)
-            and (self.table == 0).any()  # the search for an absent key ends at an empty slot
-        ):
-            raise ValueError("arrays that do not belong together")
-
     @classmethod
     def of(cls, captions: PackedCaptions, frequencies: Frequencies | None = None, eos: int = 0) -> CiderReward:
         """Prepare references, given without the end token `eos`, which is appended to each.
@@ -161,20 +136,6 @@ class CiderReward:
             weights.numpy().copy(), norms.numpy(), _as_keys(table).copy(), table_rarities.numpy().copy(),
             np.array(rarest), np.array(eos),
         )  # fmt: skip
-
-    @classmethod
-    def cached(
-        cls, path: Path, captions: PackedCaptions, frequencies: Frequencies | None = None, eos: int = 0
-    ) -> CiderReward:
-        """The reward stored at `path` if it was made from the same arguments; otherwise make it, and store it there."""
-        fingerprint = _fingerprint(captions, frequencies, eos)
-        reward = _read(path, fingerprint)
-        if reward is None:
-            reward = cls.of(captions, frequencies, eos)
-            arrays = {field.name: getattr(reward, field.name) for field in fields(reward)}
-            with replacing(path) as temporary, temporary.open("wb") as file:
-                np.savez(file, format=np.array(FORMAT), fingerprint=np.array(fingerprint), **arrays)
-        return reward
 
     def __call__(self, samples: Tensor, rows: Tensor) -> Tensor:
         """CIDEr-D (batch,) in float64, on the samples' device, of samples (batch, length) for images `rows` (batch,).
@@ -204,11 +165,6 @@ class CiderReward:
         return sum(getattr(self, field.name).nbytes for field in fields(self))
 
 
-def _partition(starts: NDArray[np.int64], size: int) -> bool:
-    """True if `starts` are ascending offsets from 0 to `size`."""
-    return bool(len(starts) and starts[0] == 0 and starts[-1] == size and (np.diff(starts) >= 0).all())
-
-
 def _with_end(captions: PackedCaptions, eos: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
     """The captions' tokens with `eos` after each caption, and the offsets (captions + 1,) of the captions in them."""
     starts = captions.caption_starts + np.arange(len(captions.caption_starts))
@@ -236,34 +192,6 @@ def _keys_of(frequencies: Frequencies) -> tuple[NDArray[np.uint64], NDArray[np.f
             key = key << 16 | int(word) + 1
         keys[k] = key
     return keys, np.fromiter(frequencies.counts.values(), np.float64, len(keys)), frequencies.images
-
-
-def _fingerprint(captions: PackedCaptions, frequencies: Frequencies | None, eos: int) -> str:
-    """Sixteen hexadecimal digits that change with any argument of `CiderReward.of`."""
-    parts = [captions.fingerprint(), str(eos)]
-    if frequencies is not None:
-        keys, counts, images = _keys_of(frequencies)
-        order = np.argsort(keys)
-        digest = hashlib.sha256(keys[order].tobytes() + counts[order].tobytes()).hexdigest()
-        parts += [digest, str(float(images)), frequencies.vocabulary]
-    return hashlib.sha256(" ".join(parts).encode()).hexdigest()[:16]
-
-
-def _read(path: Path, fingerprint: str) -> CiderReward | None:
-    """The reward stored at `path`; None if there is none, or it is of other captions, truncated or damaged."""
-    try:
-        content = path.open("rb")
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}; choose another place for the cache") from None
-    try:
-        with content, np.load(content, allow_pickle=False) as file:
-            if str(file["format"]) != FORMAT or str(file["fingerprint"]) != fingerprint:
-                return None
-            return CiderReward(**{field.name: file[field.name] for field in fields(CiderReward)})
-    except (OSError, *DAMAGED):  # OSError: a changed byte made an offset negative
-        return None
 
 
 def _check_range(what: str, values: Tensor, largest: int) -> None:

@@ -29,6 +29,7 @@ from prproduct.captioning.inference import (
     run_labels,
 )
 from prproduct.captioning.model import Captioner
+from prproduct.captioning.report.scores import scores_of
 from prproduct.captioning.results import scores_file
 from prproduct.lab import runs
 from prproduct.lab.errors import InputError
@@ -60,8 +61,7 @@ def write(run: Path, data: str, licence: str, place: Path = PLACE, which: str = 
     """Make a ready captioner from a run whose test captions are scored, and return the path of its card."""
     record = runs.read(run)
     config = config_of(record)
-    file = scores_file(run, "test")
-    scored = read_json(file) if file.exists() else {}
+    scored = scores_of(run) if scores_file(run, "test").exists() else {}
     if not scored.get("scores"):
         raise InputError(f"{run}: its test captions are not scored; prproduct caption --split test, prproduct score")
     step = chosen_step(run, which)

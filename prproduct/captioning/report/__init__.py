@@ -26,12 +26,7 @@ def check(record: Record) -> None:
     """Raise an error for a run whose files do not have what this report reads."""
     if record.config["task"] != "captioner":
         raise InputError(f"{record.folder}: is a run of a {record.config['task']}, not of a captioner")
-    (group,) = groups([record])
-    runs_table([group])
-    for run in group.runs:
-        if run.counts:
-            _ = run.scores
-            files.angles_of(record)
+    sections([record])
 
 
 def sections(records: Sequence[Record], pictures: Path | None = None) -> list[Section]:

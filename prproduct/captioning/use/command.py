@@ -26,7 +26,7 @@ from prproduct.captioning.use import attention, page
 from prproduct.captioning.use.pictures import CaptionedPicture, caption_pictures, encoders_for
 from prproduct.lab import runs
 from prproduct.lab.errors import InputError
-from prproduct.lab.files import replace_durably, replacing
+from prproduct.lab.files import check_writable_file, replace_durably, replacing
 from prproduct.lab.options import takes_options_of
 
 ALL = "all"  # in place of a split: every image of the features, whether it has captions or not
@@ -96,6 +96,8 @@ def _caption_pictures(
     """Print the captions of a user's pictures; if given, write attention to `figures` and a page to `output`."""
     if output and output.suffix.lower() not in PAGES:
         raise InputError(f"{output}: is no page; give a name that ends in .html")
+    if output:
+        check_writable_file(output)
     if figures and figures.exists() and not figures.is_dir():
         raise InputError(f"{figures}: is a file; --attention takes a folder")
     others: list[str] = []

@@ -8,6 +8,7 @@ any step, and a resumed run needs no saved random state.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -97,7 +98,7 @@ class Batch(NamedTuple):
 class TrainingBatches:
     """Batches of `batch_size` images over all processes; each process gets a contiguous part of each batch.
 
-    Every image of `indices` comes once an epoch. The last batch is smaller, unless `drop_last`. Order and augmentation
+    Every image of `indices` comes once an epoch. The last batch may be smaller. Order and augmentation
     do not depend on the number of processes or on where an epoch starts:
 
     >>> from prproduct.classification.data import load
@@ -119,7 +120,6 @@ class TrainingBatches:
         augment: bool = False,
         rank: int = 0,
         world_size: int = 1,
-        drop_last: bool = False,
         device: torch.device | str = "cpu",
     ) -> None:
         if len(indices) == 0:
@@ -129,16 +129,14 @@ class TrainingBatches:
         if batch_size < world_size:
             raise InputError(f"a batch of {batch_size} images cannot be shared by {world_size} processes")
         rest = len(indices) % batch_size
-        if drop_last and len(indices) < batch_size:
-            raise InputError(f"a batch of {batch_size} is more than the {len(indices)} images there are to train on")
-        if not drop_last and 0 < rest < world_size:
+        if 0 < rest < world_size:
             raise InputError(
                 f"the last batch of an epoch has {rest} images for {world_size} processes; "
-                f"choose another batch size than {batch_size}, or drop the last batch"
+                f"choose another batch size than {batch_size}"
             )
         self.dataset, self.batch_size, self.seed, self.augment = dataset, batch_size, seed, augment
         self.rank, self.world_size = rank, world_size
-        self.steps = len(indices) // batch_size + (0 if drop_last or not rest else 1)
+        self.steps = math.ceil(len(indices) / batch_size)
         self._indices = indices.cpu().numpy()
         self._images, self._labels = dataset.train_images.to(device), dataset.train_labels.to(device)
 

@@ -18,6 +18,7 @@ from prproduct.classification.data import locate
 from prproduct.classification.data.fetch import Report, fetch, silent
 from prproduct.classification.data.formats import Pixels
 from prproduct.classification.data.sources import WIDESPREAD_MEAN, WIDESPREAD_STD, Source, source
+from prproduct.lab.checks import check_known
 from prproduct.lab.errors import InputError
 from prproduct.lab.seeds import keyed_bits
 
@@ -170,8 +171,7 @@ def split(dataset: Dataset, protocol: str = "validation", *, share: float = 0.1,
     >>> len(parts.train), len(parts.validation)
     (1298, 144)
     """
-    if protocol not in PROTOCOLS:
-        raise InputError(f"protocol {protocol!r} is not known; there are {', '.join(PROTOCOLS)}")
+    check_known("protocol", protocol, PROTOCOLS)
     labels = dataset.train_labels.numpy()
     everything = np.arange(len(labels))
     if protocol == "paper":
@@ -186,8 +186,7 @@ def split(dataset: Dataset, protocol: str = "validation", *, share: float = 0.1,
 
 
 def _normalisation(wanted: Source, normalisation: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    if normalisation not in NORMALISATIONS:
-        raise InputError(f"normalisation {normalisation!r} is not known; there are {', '.join(NORMALISATIONS)}")
+    check_known("normalisation", normalisation, NORMALISATIONS)
     if normalisation == "true":
         return wanted.mean, wanted.std
     if not wanted.name.startswith("cifar"):

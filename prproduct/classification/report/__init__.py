@@ -22,12 +22,7 @@ def check(record: Record) -> None:
     """Raise an error for a run whose files do not hold what this report reads."""
     if record.config["task"] != "classifier":
         raise InputError(f"{record.folder}: is a run of a {record.config['task']}, not of a classifier")
-    (group,) = groups([record])
-    cost([group])
-    runs([group])
-    if group.counted:
-        training(group)
-        files.angles_of(record)
+    sections([record])
 
 
 def sections(records: Sequence[Record]) -> list[Section]:

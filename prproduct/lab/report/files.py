@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from prproduct.lab import runs
 from prproduct.lab.errors import InputError
-from prproduct.lab.files import check_writable, read_json, replace_durably, writing
+from prproduct.lab.files import check_writable_file, read_json, replace_durably, writing
 from prproduct.lab.report.content import Bullets, Code, Paragraph, Section, Text
 from prproduct.lab.report.markdown import markdown
 from prproduct.lab.report.page import html
@@ -50,14 +50,19 @@ def readable(records: Sequence[Record], check: Callable[[Record], object]) -> tu
     def checked(record: Record) -> Record:
         try:
             check(record)
-        except InputError:
-            raise
+        except InputError as error:
+            raise InputError(_naming(record.folder, str(error))) from None
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             said = " ".join(f"{type(error).__name__}: {error}".split())
             raise InputError(f"{record.folder}: its records or its configuration are not a run's ({said})") from None
         return record
 
     return _collect(records, checked)
+
+
+def _naming(folder: Path, message: str) -> str:
+    """Return the message, with the folder in front unless it is in it."""
+    return message if str(folder) in message else f"{folder}: {message}"
 
 
 def angles_of(record: Record) -> list[AngleRecord]:
@@ -108,11 +113,9 @@ def check_target(target: str | Path) -> Path:
     target = Path(target)
     if target.suffix.lower() not in SUFFIXES:
         raise InputError(f"{target}: a report is written as {', '.join(SUFFIXES)}; choose a name that ends so")
-    if target.is_dir():
-        raise InputError(f"{target}: is a folder; give the name of a file")
     if not target.parent.is_dir():
         raise InputError(f"{target.parent}: no such folder; make it, or choose another place for the report")
-    check_writable(target.parent)
+    check_writable_file(target)
     return target
 
 

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 import torch
 
+from prproduct.lab.checks import check_least
 from prproduct.lab.errors import InputError
-from prproduct.lab.hardware import cores
+from prproduct.lab.hardware import check_threads, cores
 from prproduct.lab.options import option
 from prproduct.lab.sweep.jobs import Workers
 from prproduct.lab.sweep.pool import Pool
@@ -41,10 +42,9 @@ class Plan:
     ray: bool = option(False, "on a Ray cluster: that of ADDRESS, or of $RAY_ADDRESS, or one started here")
 
     def __post_init__(self) -> None:
-        for name, least in (("workers", 1), ("threads", 1), ("retries", 0)):
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise InputError(f"{name} is {value}, it must be at least {least}")
+        for name, least in (("workers", 1), ("retries", 0)):
+            check_least(name, getattr(self, name), least)
+        check_threads(self.threads)
         if self.gpus_per_run is not None and not 0 <= self.gpus_per_run <= 1:
             raise InputError(f"gpus_per_run is {self.gpus_per_run}, it must be from 0 to 1: a run has one device")
 

@@ -34,6 +34,17 @@ def test_a_place_without_pictures_is_named(tmp_path, name):
         pictures.find([tmp_path / name])
 
 
+def test_a_damaged_file_in_an_archive_is_no_picture(tmp_path):
+    with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a.png", content())
+        archive.writestr("data.bin", bytes(range(256)) * 40)
+        place = archive.getinfo("data.bin").header_offset + 30 + len("data.bin")
+    damaged = bytearray((tmp_path / "a.zip").read_bytes())
+    damaged[place : place + 8] = b"\xff" * 8
+    (tmp_path / "a.zip").write_bytes(damaged)
+    assert [picture.id for picture in pictures.find([tmp_path / "a.zip"])] == ["a"]
+
+
 def test_two_pictures_of_one_image_are_refused(folder):
     (folder / "003.jpg").write_bytes(content(form="JPEG"))
     with pytest.raises(InputError, match=r"003\.jpg and .*3\.png are of the same image, 3"):
