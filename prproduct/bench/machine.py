@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import platform
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
+from prproduct.lab.environment import commit
 from prproduct.lab.errors import InputError
 
 
@@ -21,20 +21,20 @@ class Machine:
     cpu: str
     cores: int
     load: float | None  # the load average of the last minute; None where the system has none
-    commit: str | None  # None for an installed package
+    commit: str | None  # with + if files were changed since; None for an installed package
     gpu: str | None = None  # name, capability and memory; None if the device is the CPU
 
     @classmethod
     def here(cls, device: str = "cpu") -> Machine:
         """Return this machine with its current load, and the GPU if `device` is one."""
         load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
-        return cls(torch.__version__, _cpu(), os.cpu_count() or 1, load, _commit(), _gpu(torch.device(device)))
+        return cls(torch.__version__, _cpu(), os.cpu_count() or 1, load, commit(), _gpu(torch.device(device)))
 
     def __str__(self) -> str:
         load = "" if self.load is None else f", load average {self.load:.1f}"
-        commit = "" if self.commit is None else f", commit {self.commit}"
+        at_commit = "" if self.commit is None else f", commit {self.commit[:7]}{self.commit[40:]}"
         gpu = "" if self.gpu is None else f"{self.gpu}, "
-        return f"torch {self.torch}, {gpu}{self.cpu}, {self.cores} cores{load}{commit}"
+        return f"torch {self.torch}, {gpu}{self.cpu}, {self.cores} cores{load}{at_commit}"
 
 
 def _cpu() -> str:
@@ -52,17 +52,6 @@ def _gpu(device: torch.device) -> str | None:
     properties = torch.cuda.get_device_properties(device)
     capability = f"{properties.major}.{properties.minor}"
     return f"{properties.name} (capability {capability}, {properties.total_memory / 2**30:.0f} GiB)"
-
-
-def _commit() -> str | None:
-    """Return the commit of this file's repository; None if git does not track it, as in an installed package."""
-    here = Path(__file__)
-    commands = [["ls-files", "--error-unmatch", here.name], ["describe", "--always", "--dirty", "--exclude=*"]]
-    try:
-        results = [subprocess.run(["git", *c], cwd=here.parent, capture_output=True, text=True) for c in commands]
-    except OSError:  # no git
-        return None
-    return None if any(result.returncode for result in results) else results[-1].stdout.strip()
 
 
 def check_device(name: str) -> torch.device:

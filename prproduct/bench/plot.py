@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Literal
 
@@ -14,7 +13,7 @@ from prproduct.bench.cases import SWEEPS
 from prproduct.bench.results import Report, Row
 from prproduct.bench.timing import Verdict
 from prproduct.lab.errors import InputError
-from prproduct.lab.files import replacing
+from prproduct.lab.files import check_writable_file, replacing
 
 # Okabe and Ito's colours, which colour-blind readers can distinguish.
 _COLOURS = {Verdict.MET: "#0072b2", Verdict.OPEN: "#0072b2", Verdict.MISSED: "#d55e00", Verdict.NOISY: "#e69f00"}
@@ -27,12 +26,9 @@ def check_path(path: Path) -> None:
     formats = Figure().canvas.get_supported_filetypes()
     if path.suffix.lstrip(".").lower() not in formats:
         raise InputError(f"--plot {path}: unknown kind of picture; end it in .svg, .png or .pdf")
-    if path.is_dir():
-        raise InputError(f"--plot {path}: this is a folder; give the name of a file")
     if not path.parent.is_dir():
         raise InputError(f"--plot {path}: there is no folder {path.parent}; make it first")
-    if not os.access(path.parent, os.W_OK) or (path.exists() and not os.access(path, os.W_OK)):
-        raise InputError(f"--plot {path}: may not be written; choose another place")
+    check_writable_file(path)
 
 
 def save(report: Report, path: Path) -> None:

@@ -162,7 +162,7 @@ def test_what_a_user_can_mend_is_one_line_before_anything_is_measured(monkeypatc
 def test_a_folder_is_no_picture(tmp_path, capsys):
     (tmp_path / "a.png").mkdir()
     assert status_of("--plot", str(tmp_path / "a.png")) == 2
-    assert "this is a folder" in capsys.readouterr().err
+    assert "is a folder; give the name of a file" in capsys.readouterr().err
 
 
 def test_rows_that_are_done_are_shown_when_the_user_stops(monkeypatch, capsys):
