@@ -103,8 +103,8 @@ def scores(study: Study) -> Scores:
     }
 
 
-def _mean(values: dict[int, float], digits: int) -> str:
-    sample = Sample.of(list(values.values()))
+def _mean(values: list[float], study: Study) -> str:
+    sample, digits = Sample.of(values), study.digits
     return f"{sample.mean:.{digits}f}" + ("" if sample.std is None else f" ± {sample.std:.{digits}f}")
 
 
@@ -119,34 +119,38 @@ def _interval(found: PairedDifference, digits: int) -> str:
     return f"{text} ({_signed(found.low, digits)} to {_signed(found.high, digits)})"
 
 
-def difference_table(studies: tuple[Study, ...] = STUDIES) -> str:
-    """Return the table of PR − P, one row for each of the studies that has pairs.
+@dataclass(frozen=True)
+class Compared:
+    """A product against P, over the seeds that both have: means ± standard deviation, and the paired t test."""
 
-    Means ± standard deviation over the seeds; the difference is paired by seed, with its 95 % interval and the paired
-    t test.
-    """
+    n: str
+    own: str
+    baseline: str
+    difference: str  # with its 95 % interval
+    p_value: str
+
+    @classmethod
+    def of(cls, study: Study, by_product: Scores, product: str) -> Compared | None:
+        """The comparison; None if no seed has both products."""
+        own, baseline = (by_product.get(name, {}) for name in (product, "p"))
+        found = paired_difference(own, baseline)
+        if found is None:
+            return None
+        mean, of_p = (_mean([by_seed[seed] for seed in own if seed in baseline], study) for by_seed in (own, baseline))
+        p_value = "–" if found.p_value is None else f"{found.p_value:.2g}"
+        return cls(str(found.n), mean, of_p, _interval(found, study.digits), p_value)
+
+
+def difference_table(studies: tuple[Study, ...] = STUDIES) -> str:
+    """Return the table of PR − P, one row for each of the studies that has pairs."""
     lines = [
         "| study | measure | n | P | PR | PR − P (95 % interval) | p | the paper's |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for study in studies:
-        by_product = scores(study)
-        found = paired_difference(by_product.get("pr", {}), by_product.get("p", {}))
-        if found is None:
-            continue
-        pair = {
-            name: {seed: by_product[name][seed] for seed in by_product["p"] if seed in by_product["pr"]}
-            for name in ("p", "pr")
-        }
-        test = "–" if found.p_value is None else f"{found.p_value:.2g}"
-        columns = (
-            study.name,
-            study.measure,
-            str(found.n),
-            _mean(pair["p"], study.digits),
-            _mean(pair["pr"], study.digits),
-        )
-        lines.append("| " + " | ".join((*columns, _interval(found, study.digits), test, study.paper)) + " |")
+        if c := Compared.of(study, scores(study), "pr"):
+            columns = (study.name, study.measure, c.n, c.baseline, c.own, c.difference, c.p_value, study.paper)
+            lines.append("| " + " | ".join(columns) + " |")
     return "\n".join(lines)
 
 
@@ -158,18 +162,10 @@ def others_table() -> str:
     ]
     for study in STUDIES:
         by_product = scores(study)
-        for product, values in by_product.items():
-            found = paired_difference(values, by_product.get("p", {}))
-            if product in ("p", "pr") or found is None:
-                continue
-            test = "–" if found.p_value is None else f"{found.p_value:.2g}"
-            paired = [
-                {seed: by_seed[seed] for seed in values if seed in by_product["p"]}
-                for by_seed in (values, by_product["p"])
-            ]
-            means = (_mean(by_seed, study.digits) for by_seed in paired)
-            columns = (study.name, f"`{product}`", str(found.n), *means)
-            lines.append("| " + " | ".join((*columns, _interval(found, study.digits), test)) + " |")
+        for product in sorted(by_product.keys() - {"p", "pr"}):
+            if c := Compared.of(study, by_product, product):
+                columns = (study.name, f"`{product}`", c.n, c.own, c.baseline, c.difference, c.p_value)
+                lines.append("| " + " | ".join(columns) + " |")
     return "\n".join(lines)
 
 
