@@ -124,7 +124,7 @@ def test_each_worker_sees_its_gpu_alone(monkeypatch, share, gpus):
     ("given", "line"),
     [
         ({"workers": 0}, "workers is 0, it must be at least 1"),
-        ({"threads": 0}, "threads is 0, it must be at least 1"),
+        ({"threads": 0}, "threads is 0, it must be from 1 to 1024"),
         ({"retries": -1}, "retries is -1, it must be at least 0"),
         ({"gpus_per_run": 2}, "gpus_per_run is 2, it must be from 0 to 1: a run has one device"),
         ({"gpus_per_run": 1}, "gpus_per_run is 1, but there is no GPU here"),
