@@ -120,7 +120,7 @@ def check(module: nn.Module, *batch: Any, **keywords: Any) -> Check:
         converted = classes_of(module)
         with _never_called(module) as uncalled:
             ours = _Run.of(module, batch, keywords)
-        for layer in revert_if_possible(module):  # of a user's subclass of our layers
+        for layer in revert_if_possible(module):  # of a user's subclass of this package's layers
             vars(layer)["product"] = P()
         native_classes = classes_of(module)
         native = _Run.of(module, batch, keywords)

@@ -115,8 +115,9 @@ def revert(module: Model) -> Model:
     """
     require_module(module, "revert")
     with _all_or_nothing(module):
-        for layer in revert_if_possible(module):
-            cls = type(layer)
+        left = revert_if_possible(module)
+        if left:
+            cls = type(left[0])
             raise TypeError(
                 f"{cls.__module__}.{cls.__qualname__} was not made by convert and has no class to go back to: convert "
                 "it to 'p' instead"
@@ -125,7 +126,10 @@ def revert(module: Model) -> Model:
 
 
 def revert_if_possible(module: nn.Module) -> list[nn.Module]:
-    """Restore the torch class of every converted layer, and return those that are of a user's subclass of ours."""
+    """Restore the torch class of every converted layer, and return the layers that have none.
+
+    These are of a subclass of one of this package's layers, which a user wrote.
+    """
     ours = (ProductLayer, UnfusedEncoder, UnfusedEncoderLayer)
     natives: list[tuple[nn.Module, LayerClass | None]]
     natives = [(layer, native_class(layer)) for layer in module.modules() if isinstance(layer, ours)]

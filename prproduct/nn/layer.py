@@ -75,8 +75,7 @@ def product_repr(layer: ProductLayer) -> str:
 
 def runs_natively(layer: ProductLayer) -> bool:
     """Return True if torch's own forward serves: for `p`, and without gradients for a product with torch's forward."""
-    in_dual_level = (
-        forward_ad._current_level >= 0
-    )  # private, too; forward-mode AD is refused by the product's own forward
+    # In a dual level the product's own forward runs, which refuses tangents. Private: torch has no public test for one.
+    in_dual_level = forward_ad._current_level >= 0
     gradients = torch.is_grad_enabled() or _are_functorch_transforms_active() or in_dual_level
     return type(layer.product) is P or (layer.product.has_native_forward and not gradients)
