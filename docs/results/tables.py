@@ -68,7 +68,7 @@ STUDIES = (
     Study("CIFAR-100, ResNet-8", ERROR, "cifar/cifar100/resnet8", classifier, "−0.16 (mean of 4 deep nets)"),
     Study("CIFAR-10, WRN-10-2", ERROR, "cifar/cifar10/wrn-10-2", classifier, "−0.31 (WRN-28-10)"),
     Study("CIFAR-10, DenseNet-BC-16-12", ERROR, "cifar/cifar10/densenet-bc-16-12", classifier, "−0.17 (BC-100-12)"),
-    Study("CIFAR-10, ViT", ERROR, "cifar/cifar10/vit-6-128", classifier),
+    Study("CIFAR-10, ViT-4-64", ERROR, "cifar/cifar10/vit-4-64", classifier),
     Study("Fashion-MNIST, 5-layer MLP", ERROR, "gradients/fashion-mnist/mlp", classifier),
     Study("Flickr8k captions", "CIDEr, %", "flickr8k", captioner, "+1.1 (COCO)", 1, larger_is_better=True),
     Study("Python's manual, character GPT", LOSS, "char-gpt", char_gpt, digits=4),
