@@ -27,7 +27,6 @@ from prproduct.lab.options import option
 from prproduct.lab.report.content import display
 
 PHASE_NAMES = {"xe": "cross-entropy", "rl": "REINFORCE"}
-EPOCHS = ("last", "best")  # which checkpoint of a run is used
 
 
 @dataclass(frozen=True)
@@ -155,25 +154,12 @@ def config_of(record: runs.Record) -> CaptionerConfig:
 
 def load_captioner(folder: str | Path, which: str = "best") -> Captioner:
     """The captioner of a run in eval mode, of its best epoch by validation CIDEr or of its last."""
-    if which not in EPOCHS:
-        raise InputError(f"the {which!r} epoch: choose {' or '.join(EPOCHS)}")
     record = runs.read(folder)
     config, data = config_of(record), record.config["data"]
-    checkpoint = checkpoints.load(Path(folder) / runs.CHECKPOINTS, chosen_step(folder, which), record.identity)
+    checkpoint = checkpoints.load_epoch(record, which)
     model = config.build(data["words"], data["width"])
     model.load_state_dict(checkpoint.model)
     return model.eval()
-
-
-def chosen_step(folder: str | Path, which: str = "best") -> int:
-    """The step of the checkpoint of a run's best epoch so far, or of its last checkpoint."""
-    place = Path(folder) / runs.CHECKPOINTS
-    steps = checkpoints.steps(place)
-    if not steps:
-        raise InputError(f"{place}: there is no checkpoint yet")
-    identity = runs.read(folder).identity
-    best = checkpoints.load(place, steps[-1], identity).state["position"]["best"] if which == "best" else None
-    return int(best["step"]) if best else steps[-1]
 
 
 def _vocabulary(record: runs.Record, captions: CaptionSet | None) -> Vocabulary:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from prproduct.captioning.data.prepared import Image
 from prproduct.captioning.dataset import CaptionDataset, CaptionMetric, check_fits
-from prproduct.captioning.inference import GeneratedCaption, Search, chosen_step, generate_captions, load_captioner
+from prproduct.captioning.inference import GeneratedCaption, Search, generate_captions, load_captioner
 from prproduct.captioning.metrics.files import (
     ImageId,
     image_id_field,
@@ -28,7 +28,7 @@ from prproduct.captioning.metrics.files import (
     string_field,
 )
 from prproduct.captioning.metrics.score import METRICS, Evaluation, Progress, evaluate
-from prproduct.lab import runs
+from prproduct.lab import checkpoints, runs
 from prproduct.lab.errors import InputError
 from prproduct.lab.files import read_json, replace_durably
 
@@ -92,7 +92,7 @@ def write_captions(
     how = {
         "split": split,
         "epoch": which,
-        "step": chosen_step(folder, which),
+        "step": checkpoints.step_of(record, which),
         "search": asdict(search),
         "data": dict(record.config["data"]),
     }

@@ -25,7 +25,7 @@ from prproduct.captioning.data.batches import CaptionBatch, CaptionBatches, coll
 from prproduct.captioning.data.prepared import VOCABULARY, Image, vocabulary_json
 from prproduct.captioning.dataset import CaptionDataset, check_fits, check_ids
 from prproduct.captioning.decoding import Limits, beam, greedy, sample
-from prproduct.captioning.inference import EPOCHS, PHASE_NAMES, Search, config_of, generate_captions
+from prproduct.captioning.inference import PHASE_NAMES, Search, config_of, generate_captions
 from prproduct.captioning.losses import caption_mask, cross_entropy, log_probabilities, reinforce, targets_of
 from prproduct.captioning.metrics.ngram_metrics import cider_d
 from prproduct.captioning.metrics.reward import CiderReward, PackedCaptions
@@ -293,17 +293,13 @@ def train(
 
 def read_start(folder: str | Path, which: str, dataset: CaptionDataset) -> StartingPoint:
     """The last or best epoch of a finished cross-entropy run with the vocabulary and features of the data set."""
-    if which not in EPOCHS:
-        raise InputError(f"start from {which!r}: choose {' or '.join(EPOCHS)}")
     record = runs.read(folder)
     config = config_of(record)
     if config.phase != "xe" or not record.finished:
         state = "is not finished" if config.phase == "xe" else "is of REINFORCE itself"
         raise InputError(f"{folder}: {state}; REINFORCE starts from a finished run of cross-entropy")
     check_fits(record, dataset)
-    end = record.of("end")[0]
-    step = end["last" if which == "last" else "selected"]["step"]
-    checkpoint = checkpoints.load(Path(folder) / runs.CHECKPOINTS, step, record.identity)
+    step, checkpoint = checkpoints.step_of(record, which), checkpoints.load_epoch(record, which)
     identity = {"config": record.config["config"], "from": which, "step": step, "weights": _digest(checkpoint.model)}
     return StartingPoint(config, checkpoint.model, identity)
 

@@ -232,22 +232,13 @@ def config_of(record: runs.Record) -> ClassifierConfig:
 
 
 def load_model(folder: str | Path, which: str = "last") -> nn.Module:
-    """Return the network of a run in eval mode, from its "last" checkpoint or from that of the "selected" epoch."""
+    """Return the network of a run in eval mode, of its "last" checkpoint or of its "best" epoch by validation."""
     record = runs.read(folder)
     config = config_of(record)
-    place = Path(folder) / runs.CHECKPOINTS
-    steps = checkpoints.steps(place)
-    if not steps:
-        raise InputError(f"{place}: there is no checkpoint yet")
-    kept = checkpoints.load(place, steps[-1], record.identity)
-    if which == "selected":
-        best = kept.state["position"]["best"]
-        if best is None:
-            raise InputError(f"{folder}: no epoch was chosen, its protocol is {config.protocol!r}; take the last")
-        kept = checkpoints.load(place, best["step"], record.identity)
+    checkpoint = checkpoints.load_epoch(record, which)
     known = source(config.data)
     model = config.build(known.shape[0], known.shape[-1], known.classes)
-    model.load_state_dict(kept.model)
+    model.load_state_dict(checkpoint.model)
     return model.eval()
 
 

@@ -27,8 +27,9 @@ from torch.optim import Optimizer
 
 from prproduct.lab.errors import InputError
 from prproduct.lab.files import as_json, check_file, read_bytes, read_json, sync, write_durably, writing
-from prproduct.lab.runs import difference
+from prproduct.lab.runs import CHECKPOINTS, Record, difference
 
+EPOCHS = ("last", "best")  # which checkpoint of a run is used; best by validation
 _MODEL, _OPTIMIZER, _STATE = "model.safetensors", "optimizer.safetensors", "state.json"
 _NAME = re.compile(r"step-(\d{8,15})")
 _LARGEST = 64 << 30  # bytes of a file of tensors
@@ -91,6 +92,27 @@ def load(folder: Path, step: int, identity: Mapping[str, Any] | None = None) -> 
     if identity is not None and "run" in state and (other := difference(state["run"], identity)):
         raise InputError(f"{path}: is a checkpoint of another run: {other}; move it away")
     return Checkpoint(_read(path / _MODEL, sums, sizes), _read(path / _OPTIMIZER, sums, sizes), state)
+
+
+def step_of(record: Record, which: str) -> int:
+    """Return the step of a run's last checkpoint, or of that of its best epoch by validation."""
+    if which not in EPOCHS:
+        raise InputError(f"the {which!r} epoch: choose {' or '.join(EPOCHS)}")
+    place = record.folder / CHECKPOINTS
+    known = steps(place)
+    if not known:
+        raise InputError(f"{place}: there is no checkpoint yet")
+    if which == "last":
+        return known[-1]
+    best = load(place, known[-1], record.identity).state["position"]["best"]
+    if best is None:
+        raise InputError(f"{record.folder}: no epoch was chosen by validation; take the last")
+    return int(best["step"])
+
+
+def load_epoch(record: Record, which: str) -> Checkpoint:
+    """Read the checkpoint that `step_of` names."""
+    return load(record.folder / CHECKPOINTS, step_of(record, which), record.identity)
 
 
 def clear(folder: Path) -> None:

@@ -84,10 +84,10 @@ def test_the_records_say_what_an_evaluation_by_hand_says(tmp_path):
     record = runs.read(tmp_path / "a")
     assert record.finished
     assert [found["step"] for found in record.of("step")] == list(range(2, 79, 2))
-    for which in ("last", "selected"):
+    for which, recorded in (("last", "last"), ("best", "selected")):
         loss, error = judged(tmp_path / "a", which)
-        assert record.of("end")[0][which]["test_error"] == pytest.approx(error, abs=1e-12)
-        assert record.of("end")[0][which]["test_loss"] == pytest.approx(loss, rel=1e-5)
+        assert record.of("end")[0][recorded]["test_error"] == pytest.approx(error, abs=1e-12)
+        assert record.of("end")[0][recorded]["test_loss"] == pytest.approx(loss, rel=1e-5)
     epochs = record.of("epoch")
     assert record.of("end")[0]["selected"]["epoch"] == min(epochs, key=lambda e: e["validation_error"])["epoch"]
     assert epochs[-1]["test_error"] < 0.5 < epochs[0]["train_error"]  # it learns
@@ -126,7 +126,9 @@ def test_the_papers_protocol_chooses_no_epoch_and_says_so(tmp_path):
     assert record.config["config"]["protocol"] == "paper"
     assert record.of("end")[0]["selected"] is None
     assert "validation_error" not in record.of("epoch")[0]
-    with pytest.raises(InputError, match="no epoch was chosen"):
+    with pytest.raises(InputError, match="no epoch was chosen by validation; take the last"):
+        load_model(tmp_path / "a", "best")
+    with pytest.raises(InputError, match="'selected' epoch: choose last or best"):
         load_model(tmp_path / "a", "selected")
 
 

@@ -23,7 +23,6 @@ from prproduct.captioning.data.vocabulary import Vocabulary
 from prproduct.captioning.inference import (
     PHASE_NAMES,
     TrainedCaptioner,
-    chosen_step,
     config_of,
     load_captioner,
     run_labels,
@@ -31,7 +30,7 @@ from prproduct.captioning.inference import (
 from prproduct.captioning.model import Captioner
 from prproduct.captioning.report.scores import scores_of
 from prproduct.captioning.results import scores_file
-from prproduct.lab import runs
+from prproduct.lab import checkpoints, runs
 from prproduct.lab.errors import InputError
 from prproduct.lab.files import as_json, read_json, replace_durably
 
@@ -64,7 +63,7 @@ def write(run: Path, data: str, licence: str, place: Path = PLACE, which: str = 
     scored = scores_of(run) if scores_file(run, "test").exists() else {}
     if not scored.get("scores"):
         raise InputError(f"{run}: its test captions are not scored; prproduct caption --split test, prproduct score")
-    step = chosen_step(run, which)
+    step = checkpoints.step_of(record, which)
     if scored["how"].get("epoch") != which or scored["how"].get("step") != step:
         raise InputError(f"{run}: the scores are of another epoch than the {which} one; caption and score it again")
     if not record.config["data"].get("encoder"):

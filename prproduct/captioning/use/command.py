@@ -18,13 +18,14 @@ from prproduct.captioning.data.features import Features, normalized_id
 from prproduct.captioning.data.pictures import Picture, list_all
 from prproduct.captioning.data.prepared import SPLITS
 from prproduct.captioning.dataset import check_features, check_fits, check_ids, open_dataset
-from prproduct.captioning.inference import EPOCHS, Search, config_of, generate_captions, open_runs, run_labels
+from prproduct.captioning.inference import Search, config_of, generate_captions, open_runs, run_labels
 from prproduct.captioning.metrics.files import ImageId, raise_for_images, raise_for_repeated, read_text
 from prproduct.captioning.ready import open_ready
 from prproduct.captioning.results import captions_file, save_captions, write_captions
 from prproduct.captioning.use import attention, page
 from prproduct.captioning.use.pictures import CaptionedPicture, caption_pictures, encoders_for
 from prproduct.lab import runs
+from prproduct.lab.checkpoints import EPOCHS
 from prproduct.lab.errors import InputError
 from prproduct.lab.files import check_writable_file, replace_durably, replacing
 from prproduct.lab.options import takes_options_of
