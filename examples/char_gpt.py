@@ -128,11 +128,21 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, default=default, help=f"default: {default}")
     parser.add_argument("--learning-rate", type=float, default=1e-3, help="default: 0.001")
     parser.add_argument("--leave", nargs="+", default=[], help="layers that keep the inner product, such as head")
+    parser.add_argument(
+        "--span",
+        nargs=2,
+        type=int,
+        metavar=("FIRST", "END"),
+        help="the steps under the product; those before and after are under the inner product; default: all",
+    )
     parser.add_argument("-o", "--output", type=Path, help="a JSON file for the configuration and all evaluations")
     options = parser.parse_args()
     for name in (*sizes, "steps", "every", "threads"):
         if vars(options)[name] < 1:
             parser.error(f"--{name} must be at least 1")
+    first, end = options.span or (0, options.steps + 1)  # the evaluation after the last step is under the product, too
+    if not 0 <= first < end:
+        parser.error("--span: FIRST must be at least 0 and END larger")
     if options.output and not options.output.parent.is_dir():
         parser.error(f"--output: there is no folder {options.output.parent}")
     try:
@@ -146,7 +156,6 @@ def main() -> None:
     model = CharGPT(alphabet, options.context, options.layers, options.width)
     if unknown := set(options.leave) - dict(model.named_modules()).keys():
         parser.error(f"--leave: the model has no {', '.join(sorted(unknown))}")
-    pr.convert(model, options.product, filter_fn=lambda layer, name: name not in options.leave)
     optimizer = torch.optim.AdamW(model.parameters(), lr=options.learning_rate, betas=(0.9, 0.99), weight_decay=0.1)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: learning_rate_factor(step, options.steps))
     count = len(validation_data) // options.context  # as many windows as the validation text has, of either text
@@ -155,6 +164,10 @@ def main() -> None:
     evaluations, began = [], time.perf_counter()
     with Progress(TextColumn(options.product), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()) as progress:
         for step in progress.track(range(options.steps + 1)):
+            if step == first:
+                pr.convert(model, options.product, filter_fn=lambda layer, name: name not in options.leave)
+            if step == end:
+                pr.revert(model)
             if step % options.every == 0 or step == options.steps:
                 train, validation = (evaluate(model, d, options.context, count) for d in (train_data, validation_data))
                 losses = {"step": step, "train_loss": train, "validation_loss": validation}

@@ -44,8 +44,21 @@ def test_one_seed_gives_all_products_one_beginning_and_one_run_the_same_numbers_
     assert other_seed[0]["train_loss"] != p[0]["train_loss"]
 
 
+def test_a_span_of_steps_is_under_the_product_and_the_others_under_the_inner_product(run, tmp_path):
+    def losses(product: str, *span: str) -> list[float]:
+        found = evaluations(run, tmp_path, product, "--steps", "2", "--every", "1", "--learning-rate", "0.1", *span)
+        return [each["train_loss"] for each in found]
+
+    p, pr, begun, begins = losses("p"), losses("pr"), losses("pr", "--span", "0", "1"), losses("pr", "--span", "1", "2")
+    assert begun[:2] == pr[:2]
+    assert begins[:2] == p[:2]
+    assert len({p[2], pr[2], begun[2], begins[2]}) == 4
+
+
 @pytest.mark.parametrize(
-    "wrong", [("--product", "q"), ("--every", "0"), ("-o", "nowhere/run.json")], ids=lambda words: words[0]
+    "wrong",
+    [("--product", "q"), ("--every", "0"), ("--span", "5", "5"), ("-o", "nowhere/run.json")],
+    ids=lambda words: words[0],
 )
 def test_what_would_fail_later_is_refused_at_once(run, wrong, capsys):
     with pytest.raises(SystemExit, match="2"):
