@@ -141,8 +141,8 @@ def main() -> None:
         if vars(options)[name] < 1:
             parser.error(f"--{name} must be at least 1")
     first, end = options.span or (0, options.steps + 1)  # the evaluation after the last step is under the product, too
-    if not 0 <= first < end:
-        parser.error("--span: FIRST must be at least 0 and END larger")
+    if not 0 <= first < min(end, options.steps):
+        parser.error("--span: FIRST must be at least 0, and less than END and --steps")
     if options.output and not options.output.parent.is_dir():
         parser.error(f"--output: there is no folder {options.output.parent}")
     try:

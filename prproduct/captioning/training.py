@@ -299,7 +299,8 @@ def read_start(folder: str | Path, which: str, dataset: CaptionDataset) -> Start
         state = "is not finished" if config.phase == "xe" else "is of REINFORCE itself"
         raise InputError(f"{folder}: {state}; REINFORCE starts from a finished run of cross-entropy")
     check_fits(record, dataset)
-    step, checkpoint = checkpoints.step_of(record, which), checkpoints.load_epoch(record, which)
+    step = checkpoints.step_of(record, which)
+    checkpoint = checkpoints.load(record.folder / runs.CHECKPOINTS, step, record.identity)
     identity = {"config": record.config["config"], "from": which, "step": step, "weights": _digest(checkpoint.model)}
     return StartingPoint(config, checkpoint.model, identity)
 

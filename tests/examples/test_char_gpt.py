@@ -57,8 +57,14 @@ def test_a_span_of_steps_is_under_the_product_and_the_others_under_the_inner_pro
 
 @pytest.mark.parametrize(
     "wrong",
-    [("--product", "q"), ("--every", "0"), ("--span", "5", "5"), ("-o", "nowhere/run.json")],
-    ids=lambda words: words[0],
+    [
+        ("--product", "q"),
+        ("--every", "0"),
+        ("--span", "5", "5"),
+        ("--span", "1200", "1300"),
+        ("-o", "nowhere/run.json"),
+    ],
+    ids=" ".join,
 )
 def test_what_would_fail_later_is_refused_at_once(run, wrong, capsys):
     with pytest.raises(SystemExit, match="2"):

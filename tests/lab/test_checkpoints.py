@@ -14,6 +14,7 @@ from safetensors.torch import save as serialised
 from prproduct.lab import checkpoints
 from prproduct.lab.checkpoints import Checkpoint, pack_optimizer, unpack_optimizer
 from prproduct.lab.errors import InputError
+from prproduct.lab.runs import Record
 
 
 def checkpoint(value=1.0):
@@ -46,6 +47,25 @@ def test_the_last_and_those_to_keep_are_kept(tmp_path):
         checkpoints.save(tmp_path / "kept", step, checkpoint(), keep={2})
     assert checkpoints.steps(tmp_path / "kept") == [2, 12]
     assert sorted(os.listdir(tmp_path / "kept")) == ["step-00000002", "step-00000012"]
+
+
+def test_the_last_and_the_best_epoch_of_a_run_are_found_and_what_is_not_there_is_named(tmp_path):
+    record, place = Record(tmp_path, {}, ()), tmp_path / "checkpoints"
+
+    def save(step, best):
+        checkpoints.save(place, step, Checkpoint({"w": torch.tensor(step)}, {}, {"position": {"best": best}}), keep={2})
+
+    with pytest.raises(InputError, match="there is no checkpoint yet"):
+        checkpoints.step_of(record, "best")
+    save(1, None)
+    with pytest.raises(InputError, match="no epoch was chosen by validation; take the last"):
+        checkpoints.step_of(record, "best")
+    with pytest.raises(InputError, match="the 'first' epoch: choose last or best"):
+        checkpoints.step_of(record, "first")
+    save(2, {"step": 2})
+    save(3, {"step": 2})
+    assert [checkpoints.step_of(record, which) for which in ("last", "best")] == [3, 2]
+    assert [checkpoints.load_epoch(record, which).model["w"].item() for which in ("last", "best")] == [3, 2]
 
 
 def test_what_was_left_half_written_is_no_checkpoint_and_is_cleared_away(tmp_path):
