@@ -45,7 +45,7 @@ def extensions() -> list[Extension]:
             extra_link_args=link_flags,
             language="c++",
             py_limited_api=True,
-            optional=True,
+            optional="PRPRODUCT_BUILD" not in os.environ,  # a build that was asked for fails loudly
         )
     ]
 

@@ -43,7 +43,7 @@ A product of your own is one class:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -171,8 +171,9 @@ class Tempered(Product):
 
     name = "tempered"
     power: float = 0.5
-    # For torch.compile: a float becomes a constant of its code, and at a second power a symbol, which backwards refuse.
-    _power: Tensor = field(init=False, repr=False, compare=False)
+    # For torch.compile: a float becomes a constant of its code, and at a second power a symbol, which backwards may
+    # refuse. Each object has its own; as a ClassVar it is no field, which torch.fx would pass to __init__.
+    _power: ClassVar[Tensor]
 
     def __post_init__(self) -> None:
         if not isinstance(self.power, (int, float)) or not 0.0 <= self.power <= 1.0:

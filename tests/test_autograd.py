@@ -228,6 +228,13 @@ def test_per_sample_gradients_equal_a_loop(case, product):
     assert_close([got], [torch.stack([gradient(w, sample, b) for sample in x])], 1e-13)
 
 
+def test_per_sample_gradients_of_a_part_of_a_parameter():
+    weight, x = torch.randn(5, 3, requires_grad=True), torch.randn(4, 1, 3)
+    gradient = torch.func.grad(lambda w, x: functional.linear(x, w[:2]).square().sum())
+    got = torch.func.vmap(gradient, in_dims=(None, 0))(weight, x)
+    assert_close([got], [torch.stack([gradient(weight, sample) for sample in x])], 1e-5)
+
+
 def test_ensembles_vmap_over_the_weight(case):
     ours, _, (x, w, b), options = case
     gradient = torch.func.grad(loss_of(ours, options), argnums=1)
@@ -390,6 +397,21 @@ def test_sparse_tensors_are_refused_in_one_line_where_a_gradient_is_wanted():
     assert functional.linear(x, weight.to_sparse_csr()).shape == (3, 5), "its forward is torch's"
 
 
+@pytest.mark.parametrize(
+    ("bias", "message"),
+    [
+        (torch.ones(6, dtype=torch.float32), "the bias is torch.float32 and the input torch.float64"),
+        (torch.ones(1, dtype=torch.float64), "invalid for input of size 1"),
+    ],
+)
+def test_r_refuses_the_biases_that_torch_refuses(bias, message):
+    x, w = torch.ones(2, 4, 5).double(), torch.ones(6, 4, 3).double()
+    with pytest.raises(RuntimeError):
+        nn.functional.conv1d(x, w, bias)
+    with pytest.raises((TypeError, RuntimeError), match=message):
+        functional.conv1d(x, w, bias, product="r")
+
+
 def test_nested_tensors_are_refused_in_one_line():
     nested = torch.nested.nested_tensor([torch.randn(2, 4), torch.randn(3, 4)], layout=torch.jagged)
     with pytest.raises(TypeError, match=r"product pr takes no nested tensors: apply the layer to their \.values\(\)"):
@@ -433,9 +455,10 @@ def test_compiled_backward_reads_p_off_the_output():
     assert products == [1, 2]
 
 
-def test_fx_traces_layers_as_single_calls():
-    net = nn.Sequential(pr.nn.Conv2d(3, 4, 3, padding="same"), nn.ReLU(), nn.Flatten(), pr.nn.Linear(64, 5)).double()
-    traced = torch.fx.symbolic_trace(net)
+@pytest.mark.parametrize("product", PRODUCTS)
+def test_fx_traces_layers_as_single_calls(product):
+    net = nn.Sequential(nn.Conv2d(3, 4, 3, padding="same"), nn.ReLU(), nn.Flatten(), nn.Linear(64, 5)).double()
+    traced = torch.fx.symbolic_trace(pr.convert(net, product))
     calls = [node.target for node in traced.graph.nodes if node.target in (functional.conv2d, functional.linear)]
     assert calls == [functional.conv2d, functional.linear]
     x = torch.randn(2, 3, 4, 4).double()

@@ -38,8 +38,8 @@ def convert(
     """Put the layers of a model, or one layer, under a product, in place, and return the model.
 
     Parameters, buffers, hooks, flags, names and state_dict stay the same objects, so that an existing optimizer remains
-    valid. `filter_fn(layer, name)` selects among the layers that can be converted; call again for other layers and
-    other products. `report` shows the result.
+    valid. `filter_fn(layer, name)` selects among the layers that can be converted, a shared one by its first name; call
+    again for other layers and other products. `report` shows the result.
 
     The defaults are product="pr" and memory="save"; a layer that is converted already keeps what is not given. Backward
     needs each layer's output: "save" saves it, which takes no new memory if the next layer saves it too; "recompute"

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 
-def only_prepares_input(method: object, classes: Sequence[type]) -> bool:
+def leaves_products_to_super(method: object, classes: Sequence[type]) -> bool:
     """Return True if a subclass's forward calls super().forward and names nothing that could multiply weights.
 
     The names in its bytecode decide: tracing a forward needs an input, whose shape only the whole model knows, and its

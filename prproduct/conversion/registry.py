@@ -1,8 +1,8 @@
 """Which class a layer gets under a product, and which it had before.
 
 A layer is converted by setting its `__class__`: Parameters, hooks, flags and names stay the same objects. A layer of
-exactly a known type gets the class registered for it. A subclass that keeps the known type's forward, or only prepares
-the input for it, gets a class made here that inherits from both.
+exactly a known type gets the class registered for it. A subclass that keeps the known type's forward, or whose own
+leaves all products to it, gets a class made here that inherits from both.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 from prproduct import nn as layers
-from prproduct.conversion.obstacles import obstacle, only_prepares_input, why_unknown
+from prproduct.conversion.obstacles import leaves_products_to_super, obstacle, why_unknown
 from prproduct.nn.encoder import UnfusedEncoder, UnfusedEncoderLayer
-from prproduct.nn.layer import ProductLayer, product_repr
+from prproduct.nn.layer import ProductLayer, with_product
 from prproduct.nn.linear import TransposedLinear
 
 LayerClass = type[nn.Module]
@@ -155,11 +155,12 @@ def _class_under_product(cls: LayerClass, known: LayerClass) -> LayerClass | str
     if not overriding:
         return _make_class(cls, (ours, cls))
     if all(
-        vars(base).keys() & computing == {"forward"} and only_prepares_input(vars(base)["forward"], between)
+        vars(base).keys() & computing == {"forward"} and leaves_products_to_super(vars(base)["forward"], between)
         for base in overriding
     ):
         return _make_class(cls, (cls, ours))  # in this order, super().forward in `cls` is ours
-    return f"{_full_name(overriding[0])} has a forward of its own: register it with pr.register"
+    methods = ", ".join(sorted(vars(overriding[0]).keys() & computing))
+    return f"{_full_name(overriding[0])} has a {methods} of its own: register it with pr.register"
 
 
 def _computing_methods(ours: LayerClass, known: LayerClass) -> set[str]:
@@ -175,7 +176,7 @@ def _make_class(native: LayerClass, bases: tuple[LayerClass, ...]) -> LayerClass
         return _MADE[bases]
 
     def extra_repr(self: Any) -> str:
-        return ", ".join(part for part in (native.extra_repr(self), product_repr(self)) if part)
+        return with_product(native.extra_repr(self), self)
 
     def reduce(self: Any, protocol: Any) -> tuple[Any, ...]:
         return _blank, (native,), self.__getstate__()

@@ -273,7 +273,7 @@ std::pair<Tensor, Tensor> backward(Convolution call, const ProductCall& product,
     std::tie(grad_input, grad_weight) = call.native_backward(scaled_grad, wants_input, wants_weight);
   }
   if (along_input) add_along_inputs(call, coefficients, largest, 1 / scale, data_of<S>(grad_input));
-  if (wants_weight) add_along_weights(call, weights, along_weight, 1 / scale, data_of<S>(grad_weight));
+  if (wants_weight) add_along_weights<S>(call, weights, along_weight, 1 / scale, data_of<S>(grad_weight));
   return {grad_input, grad_weight};
 }
 

@@ -76,9 +76,9 @@ PRPRODUCT_CLONES T normalize_multiples(int64_t count, const T* inverse, T* along
 }
 
 // grad_weight = grad_weight·unscale + w/‖w‖·Σ_n along[n], where `along` is (batch, weight vectors)
-template <class S>
+template <class S, class To>
 void add_along_weights(const Convolution& call, const WeightVectors<Working<S>>& weights,
-                       const std::vector<double>& along, Working<S> unscale, S* grad_weight) {
+                       const std::vector<double>& along, Working<S> unscale, To* grad_weight) {
   using T = Working<S>;
   int64_t vectors = call.groups * call.out;
   std::vector<T> sums(vectors);

@@ -151,14 +151,15 @@ std::pair<Tensor, Tensor> depthwise_backward(const Convolution& call, const Weig
     }
   });
   if (!wants_weight) return {grad_input, Tensor()};
-  Tensor grad_weight = new_empty(sizes_of(call.weight), call.weight);
-  S* grad_weight_data = data_of<S>(grad_weight);
   std::vector<double> sums(numbers);
   for (int64_t n = 0; n < call.batch; ++n) {
     for (int64_t k = 0; k < numbers; ++k) sums[k] += partial[n * numbers + k];
   }
-  for (int64_t k = 0; k < numbers; ++k) grad_weight_data[k] = S(T(sums[k]));
-  add_along_weights(call, weights, along_weight, T(1), grad_weight_data);
+  std::vector<T> total(sums.begin(), sums.end());  // Σ D∘g·x may overflow float16 where dW does not
+  add_along_weights<S>(call, weights, along_weight, T(1), total.data());
+  Tensor grad_weight = new_empty(sizes_of(call.weight), call.weight);
+  S* grad_weight_data = data_of<S>(grad_weight);
+  for (int64_t k = 0; k < numbers; ++k) grad_weight_data[k] = stored<S>(total[k]);
   return {grad_input, grad_weight};
 }
 

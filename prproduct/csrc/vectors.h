@@ -83,13 +83,13 @@ PRPRODUCT_INLINE S stored(Working<S> value) {
   }
 }
 
-// to = unscale·to + (from·inverse)·sum: from·inverse first, as inverse·sum may overflow.
-template <class S>
+// to = unscale·to + (from·inverse)·sum: from·inverse first, as inverse·sum may overflow. `To` is S or its working type.
+template <class S, class To>
 PRPRODUCT_CLONES void add_along(int64_t count, const S* from, Working<S> inverse, Working<S> sum, Working<S> unscale,
-                                S* to) {
+                                To* to) {
   using T = Working<S>;
 #pragma omp simd
-  for (int64_t k = 0; k < count; ++k) to[k] = stored<S>(T(to[k]) * unscale + (T(from[k]) * inverse) * sum);
+  for (int64_t k = 0; k < count; ++k) to[k] = stored<To>(T(to[k]) * unscale + (T(from[k]) * inverse) * sum);
 }
 
 // to = (from·inverse)·sum

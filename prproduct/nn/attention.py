@@ -114,6 +114,8 @@ class MultiheadAttention(ProductLayer, torch.nn.MultiheadAttention):
         is_causal: bool,
     ) -> bool:
         """Return True if torch would take these arguments."""
+        if query.is_nested or key.is_nested or value.is_nested:
+            return False
         if query.dim() not in (2, 3) or not (query.dim() == key.dim() == value.dim()):
             return False
         batched, time_axis = query.dim() == 3, 1 if self.batch_first and query.dim() == 3 else 0

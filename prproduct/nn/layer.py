@@ -64,13 +64,13 @@ class ProductLayer(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, {product_repr(self)}"
+        return with_product(super().extra_repr(), self)
 
 
-def product_repr(layer: ProductLayer) -> str:
-    """Return the part of a layer's repr that names its product, and its memory setting if it is not "save"."""
-    memory = "" if layer.product_memory == "save" else f", memory={layer.product_memory}"
-    return f"product={layer.product}{memory}"
+def with_product(text: str, layer: ProductLayer) -> str:
+    """Return what a native layer shows, its product, and its memory setting if it is not "save"."""
+    memory = "" if layer.product_memory == "save" else f"memory={layer.product_memory}"
+    return ", ".join(filter(None, (text, f"product={layer.product}", memory)))
 
 
 def runs_natively(layer: ProductLayer) -> bool:

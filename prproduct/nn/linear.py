@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from prproduct import functional
-from prproduct.nn.layer import ProductLayer, product_repr
+from prproduct.nn.layer import ProductLayer, with_product
 
 
 class Linear(ProductLayer, torch.nn.Linear):
@@ -34,4 +34,4 @@ class TransposedLinear(ProductLayer):
         return output.view(*x.shape[:-1], self.nf)
 
     def __repr__(self) -> str:
-        return f"{super().__repr__().removesuffix(')')}, {product_repr(self)})"
+        return with_product(super().__repr__().removesuffix(")"), self) + ")"

@@ -21,6 +21,7 @@ from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 
 from prproduct.ops import kernels, rule
+from prproduct.ops.angles import working_dtype
 from prproduct.ops.contractions import Contraction
 from prproduct.ops.rule import Gradients, Operands
 from prproduct.products import P, Product, resolve
@@ -151,7 +152,10 @@ class EagerProductFn(TransformedProductFn):
         contraction, product, memory = settings
         saved = counter = None
         version = 0
-        output = ProductFn.forward(input, weight, bias, contraction, product, False)
+        # ATen's matmul chooses its kernel by whether weight.T requires a gradient. Inside an autograd function the
+        # transpose of a leaf view does not, and the output would differ from the native layer's in its last bits.
+        leaf = weight.data.requires_grad_() if weight.requires_grad and weight._is_view() else weight
+        output = ProductFn.forward(input, leaf, bias, contraction, product, False)
         if product.has_native_forward and memory == "save" and type(output) is Tensor:
             # Users write into a layer's output (relu_, +=), and autograd refuses to unpack a saved tensor after that.
             # `.data` shares the memory but not the version counter, so that autograd unpacks it always; `counter`
@@ -189,10 +193,15 @@ def _no_view(output: Tensor) -> Tensor:
 
 
 def value_of(contraction: Contraction, product: Product, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """The forward of a product that has its own."""
+    """The forward of a product that has its own, computed in the working dtype."""
+    dtype = input.dtype
+    if bias is not None and bias.dtype != dtype:
+        raise TypeError(f"product {product}: the bias is {bias.dtype} and the input {dtype}: convert one of them")
     implementation = kernels if kernels.serves(product, input, weight) else rule
     with without_autocast(input):
-        output = implementation.value(contraction, product, input, weight)
+        if weight.dtype == dtype:  # torch refuses a mixture, and so do we
+            input, weight = _widened(input), _widened(weight)
+        output = implementation.value(contraction, product, input, weight).to(dtype)
         return output if bias is None else contraction.add_bias(output, bias)
 
 
@@ -219,10 +228,24 @@ def gradients(
     wants_weight: bool,
 ) -> Gradients:
     """dX and dW, by kernels where `kernels.serves`, and else by the rule in plain torch."""
-    bias = operands.bias
+    input, weight, bias, _ = operands
     is_vector = bias is None or bias.dim() <= 1  # torch's linear takes others, too, and so does the rule
     implementation = kernels if is_vector and kernels.serves(product, grad, *operands) else rule
-    return implementation.gradients(contraction, product, operands, grad, wants_input, wants_weight)
+    if product.has_native_forward:
+        return implementation.gradients(contraction, product, operands, grad, wants_input, wants_weight)
+    # The output is not p. Computed again, in the working dtype, p resolves smaller angles than half types do, at which
+    # D∘g, rounded to a half type, would lose what the correction along the vectors leaves of it.
+    wide = Operands(_widened(input), _widened(weight), None, None)
+    results = implementation.gradients(contraction, product, wide, _widened(grad), wants_input, wants_weight)
+    grad_input, grad_weight = (
+        None if result is None else result.to(of.dtype) for result, of in zip(results, (input, weight), strict=True)
+    )
+    return grad_input, grad_weight
+
+
+def _widened(t: Tensor) -> Tensor:
+    """t in the working dtype."""
+    return t.to(working_dtype(t.dtype))
 
 
 def without_autocast(t: Tensor) -> AbstractContextManager[Any]:

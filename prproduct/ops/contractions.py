@@ -21,7 +21,6 @@ from typing import ClassVar, Protocol
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.compiler import is_compiling
 
 from prproduct.ops.angles import Pairs, materialized
 from prproduct.ops.windows import Windows, gather, scatter
@@ -73,10 +72,6 @@ class Linear:
     single_weight: bool = False
 
     def native(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        if not is_compiling() and not torch.is_grad_enabled() and weight.requires_grad and weight._is_view():
-            # ATen's matmul chooses its kernel by whether weight.T requires a gradient. Inside an autograd function the
-            # transpose of a leaf view does not, and the output would differ from the native layer's in its last bits.
-            weight = weight.data.requires_grad_()
         return F.linear(input, weight, bias)
 
     def native_backward(
@@ -170,7 +165,7 @@ class Convolution:
         return torch.ops.aten.convolution_backward(grad, input, weight, None, *geometry, wanted)[:2]
 
     def add_bias(self, output: Tensor, bias: Tensor) -> Tensor:
-        return output + bias.view(-1, *(1,) * len(self.stride))
+        return output + bias.view(output.shape[1], *(1,) * len(self.stride))
 
     def grad_bias(self, grad: Tensor, bias: Tensor) -> Tensor:
         return grad.sum((0, *range(2, grad.dim())))

@@ -27,7 +27,7 @@ from torch._C._functorch import is_legacy_batchedtensor  # private: no public te
 from torch.compiler import is_compiling
 
 from prproduct.ops import triton_operators
-from prproduct.ops.angles import floor_of_sin_square, working_dtype
+from prproduct.ops.angles import floor_of_sin_square
 from prproduct.ops.contractions import Contraction, Convolution, Linear, as_rows
 from prproduct.ops.rule import Gradients, Operands
 from prproduct.products import BUILT_IN, Product, Tempered
@@ -140,9 +140,6 @@ def gradients(
 ) -> Gradients:
     """dX and dW, as `rule.gradients`."""
     input, weight, bias, output = operands
-    if not product.has_native_forward:
-        input, weight, grad = (t.to(working_dtype(t.dtype)) for t in (input, weight, grad))
-        output = None
     if output is None:
         output, bias = contraction.native(input, weight, None), None
     operators = operators_for(grad)
@@ -155,28 +152,25 @@ def gradients(
     else:
         geometry = _geometry(cast(Convolution, contraction))
         results = operators.convolution_backward(grad, input, weight, bias, output, *geometry, *arguments)
-    grad_input = _as(results[0], operands.input) if wants_input else None
-    grad_weight = _as(results[1], operands.weight) if wants_weight else None
+    grad_input = _shaped(results[0], input) if wants_input else None
+    grad_weight = _shaped(results[1], weight) if wants_weight else None
     return grad_input, grad_weight
 
 
-def _as(gradient: Tensor, of: Tensor) -> Tensor:
-    """The gradient, in the shape and dtype of `of`."""
-    gradient = gradient if gradient.shape == of.shape else gradient.view(of.shape)
-    return gradient if gradient.dtype is of.dtype else gradient.to(of.dtype)
+def _shaped(gradient: Tensor, of: Tensor) -> Tensor:
+    """The gradient, in the shape of `of`."""
+    return gradient if gradient.shape == of.shape else gradient.view(of.shape)
 
 
 def value(contraction: Contraction, product: Product, input: Tensor, weight: Tensor) -> Tensor:
     """The forward of a product that has its own, without the bias, as `rule.value`."""
-    dtype = input.dtype
-    input, weight = (t.to(working_dtype(t.dtype)) for t in (input, weight))
     p = contraction.native(input, weight, None)
     operators, arguments = operators_for(p), product_arguments(product, p, contraction.is_convolution)
     if isinstance(contraction, Linear):
         tensors = (contraction.as_pairs(p), as_rows(input), torch.atleast_2d(weight))
-        return operators.linear_value(*tensors, *arguments).view(p.shape).to(dtype)
+        return operators.linear_value(*tensors, *arguments).view(p.shape)
     geometry = _geometry(cast(Convolution, contraction))
-    return operators.convolution_value(p, input, weight, *geometry, *arguments).to(dtype)
+    return operators.convolution_value(p, input, weight, *geometry, *arguments)
 
 
 def product_arguments(product: Product, output: Tensor, convolution: bool) -> tuple[str, float, float]:

@@ -204,7 +204,8 @@ def _backward_through_time(
     grad_biases: list[Tensor | None] = [None, None]
     if given_biases[0] is not None:
         grad_bias = grad_input_gates.sum(0)
-        grad_biases = [grad_bias, grad_hidden_gates.sum(0) if recurrence.cell.gates_apart else grad_bias]
+        # A clone: who scales all gradients in place must not scale one of them twice.
+        grad_biases = [grad_bias, grad_hidden_gates.sum(0) if recurrence.cell.gates_apart else grad_bias.clone()]
     operands = Operands(data, input_weight, first_bias, input_gates)
     grad_data, grad_input_weight = gradients(
         Linear(), recurrence.product, operands, grad_input_gates, ctx.needs_input_grad[1], ctx.needs_input_grad[2]

@@ -70,12 +70,12 @@ def gradients(
 
 def value(contraction: Contraction, product: Product, input: Tensor, weight: Tensor) -> Tensor:
     """The forward of a product that has its own, without the bias."""
-    p = wide_product(contraction, input, weight)
+    p = contraction.native(input, weight, None)
     weight_norms = Norms.of(contraction.weight_square(weight, p.dtype))
     input_norms = Norms.of(contraction.input_square(input, weight, p, p.dtype))
     weights = WeightVectors(weight_norms, p.dtype, contraction.is_convolution)
     pairs = Pairs(contraction.as_pairs(p), weights, input_norms)
-    return (pairs.output * forward_factor(product, measure(pairs))).reshape(p.shape).to(input.dtype)
+    return (pairs.output * forward_factor(product, measure(pairs))).reshape(p.shape)
 
 
 @dataclass(frozen=True)
@@ -95,17 +95,12 @@ class Rule:
         dtype = working_dtype(grad.dtype)
         weight_norms = Norms.of(contraction.weight_square(weight, dtype))
         input_norms = Norms.of(contraction.input_square(input, weight, grad, dtype))
-        stored = grad.dtype
-        if not product.has_native_forward:
-            p, bias = wide_product(contraction, input, weight), None
-            stored = p.dtype
-        else:
-            bias = None if output is None or bias is None else contraction.bias_of_pairs(bias, output).to(dtype)
-            if bias is not None and _bias_dominates(bias, weight_norms, input_norms):
-                output = bias = None
-            p = contraction.native(input, weight, None) if output is None else output
-        weights = WeightVectors(weight_norms, stored, contraction.is_convolution, bias)
-        p = contraction.as_pairs(p).to(working_dtype(p.dtype))
+        bias = None if output is None or bias is None else contraction.bias_of_pairs(bias, output).to(dtype)
+        if bias is not None and _bias_dominates(bias, weight_norms, input_norms):
+            output = bias = None
+        p = contraction.native(input, weight, None) if output is None else output
+        weights = WeightVectors(weight_norms, grad.dtype, contraction.is_convolution, bias)
+        p = contraction.as_pairs(p).to(dtype)
         return cls(contraction, product, input, weight, Pairs(p, weights, input_norms))
 
     def rows(self, rows: slice) -> Rule:
@@ -229,13 +224,6 @@ def _shaped(t: Tensor, like: Tensor) -> Tensor:
     return t if t.dim() == 0 or t.shape == like.shape else t.reshape(like.shape)
 
 
-def wide_product(contraction: Contraction, input: Tensor, weight: Tensor) -> Tensor:
-    """p in the working dtype, for products with a forward of their own, whose output is not p."""
-    if input.dtype == weight.dtype:  # torch refuses a mixture, and so do we
-        input, weight = (t.to(working_dtype(t.dtype)) for t in (input, weight))
-    return contraction.native(input, weight, None)
-
-
 def _bias_dominates(bias: Tensor, weight_norms: Norms, input_norms: Norms) -> bool:
     """True if the bias is so large that output − bias has lost p, and p is worth computing again.
 
@@ -251,7 +239,7 @@ def _bias_dominates(bias: Tensor, weight_norms: Norms, input_norms: Norms) -> bo
 def _overflow_scale(scaled_grad: Tensor, grad: Tensor) -> Tensor:
     """The power of two by which D∘g is divided to have the size of g, so that it does not overflow before g would.
 
-    It is 1 while D∘g is below 2⁻⁸, where nothing overflows and division would make small gradients subnormal.
+    It is 1 while D∘g is below 2⁻⁸, where only a sum of very many overflows and division makes small numbers subnormal.
     """
     if grad.numel() == 0:
         return scaled_grad.new_ones(())

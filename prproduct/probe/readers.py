@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
+from prproduct.conversion.convert import holding_attentions
 from prproduct.ops.contractions import Convolution, Linear
 from prproduct.probe.attention import read_attention
 from prproduct.probe.pairings import Call, Pairing, product_of
@@ -88,10 +89,9 @@ def find_layers(model: nn.Module) -> dict[str, nn.Module]:
 
     A model that is itself a layer has no name, and is given its type's.
     """
-    # MultiheadAttention uses the weight of its out_proj without calling it. torch.compile puts "_orig_mod." into names.
-    never_called = {layer.out_proj for layer in model.modules() if isinstance(layer, nn.MultiheadAttention)}
-    return {
+    never_called = holding_attentions(model)
+    return {  # torch.compile puts "_orig_mod." into names
         name.replace("_orig_mod.", "") or type(layer).__name__: layer
         for name, layer in model.named_modules()
-        if reader_of(layer) is not None and layer not in never_called
+        if reader_of(layer) is not None and id(layer) not in never_called
     }

@@ -44,9 +44,10 @@ def test_accumulated_gradients_are_those_of_the_joined_batch():
 
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop")  # of torch's attention under vmap
-def test_functional_call_and_per_sample_gradients():
+@pytest.mark.parametrize("detached", [True, False])
+def test_functional_call_and_per_sample_gradients(detached):
     model, x = small(), images(3)
-    parameters = {name: p.detach() for name, p in model.named_parameters()}
+    parameters = {name: p.detach() if detached else p for name, p in model.named_parameters()}
     doubled = {name: 2 * p for name, p in parameters.items()}
     assert not torch.equal(torch.func.functional_call(model, doubled, (x,)), model(x))
 

@@ -94,6 +94,16 @@ def test_a_forward_of_its_own_is_left_and_named(cls):
     assert f"{cls.__name__} has a forward of its own" in str(pr.report(model))
 
 
+def test_an_inner_method_of_its_own_is_left_and_named():
+    class OwnConvolution(nn.Conv1d):
+        def _conv_forward(self, input, weight, bias):
+            return nn.functional.conv1d(input, weight.abs(), bias)
+
+    model = pr.convert(nn.Sequential(nn.Linear(9, 9), OwnConvolution(2, 2, 1)))
+    assert type(model[1]) is OwnConvolution
+    assert "OwnConvolution has a _conv_forward of its own" in str(pr.report(model))
+
+
 def test_a_forward_replaced_on_the_instance_is_left():
     model = nn.Sequential(nn.Linear(9, 9), nn.Linear(2, 2))
     model[1].forward = model[1].forward

@@ -180,7 +180,7 @@ def test_is_the_torch_layer_with_a_product():
         assert list(ours.state_dict()) == list(native.state_dict())
         assert not any(ours.load_state_dict(native.state_dict(), strict=True))
         assert not any(native.load_state_dict(ours.state_dict(), strict=True))
-        assert "product=pr" in repr(ours)
+        assert repr(ours).startswith("MultiheadAttention(\n  product=pr\n")
         for twin in (copy.deepcopy(ours), pickle.loads(pickle.dumps(ours))):
             assert twin.product == ours.product
             assert twin.__dict__["_qkv_same_embed_dim"] == native._qkv_same_embed_dim
@@ -246,7 +246,9 @@ def test_torch_func_compile_and_autocast():
     assert single.in_proj_weight.grad.dtype == torch.float32
 
 
+NESTED = torch.nested.nested_tensor([torch.ones(2, 8), torch.ones(3, 8)], layout=torch.jagged)
 BAD = [
+    ((NESTED,) * 3, {}),
     ((torch.ones(2, 3, 7), torch.ones(2, 3, 8), torch.ones(2, 3, 8)), {}),
     ((torch.ones(2, 3, 8), torch.ones(2, 4, 8), torch.ones(2, 3, 8)), {}),
     ((torch.ones(2, 3, 8), torch.ones(1, 3, 8), torch.ones(1, 3, 8)), {}),

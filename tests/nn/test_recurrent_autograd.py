@@ -57,6 +57,13 @@ def test_double_backward_of_the_closed_form_equals_autograd_step_by_step(kind, m
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_each_gradient_has_its_own_memory(kind):
+    _, ours = build(kind)
+    found = torch.autograd.grad(ours(sequence({}))[0].sum(), list(ours.parameters()))
+    assert len({gradient.untyped_storage().data_ptr() for gradient in found}) == len(found)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_frozen_weights_and_data(kind):
     _, ours = build(kind)
     x = sequence({}).requires_grad_()

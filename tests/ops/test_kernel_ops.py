@@ -3,6 +3,8 @@
 The grids of products, layers and dtypes run on any device (`pytest --device cuda`), the rest on CPUs.
 """
 
+import contextlib
+
 import pytest
 import torch
 from compare import relative_error
@@ -260,6 +262,31 @@ def test_convolutions_of_no_images(groups):
     pr.functional.conv2d(x, w, groups=groups).sum().backward()
     assert x.grad.shape == x.shape
     assert not w.grad.any()
+
+
+def test_float16_does_not_overflow_before_the_correction_of_a_depthwise_convolution():
+    x = torch.tensor([1.0, 1.18]).repeat(32).expand(8, 2, 64).half().requires_grad_()
+    w = torch.ones(2, 1, 2, dtype=torch.float16, requires_grad=True)
+    y = pr.functional.conv1d(x, w, groups=2, stride=2)
+    got = torch.autograd.grad(y, w, torch.full_like(y, 60.0))[0]
+    wide = pr.functional.conv1d(x.double(), w.double(), groups=2, stride=2)
+    assert relative_error(got, torch.autograd.grad(wide, w, torch.full_like(wide, 60.0))[0]) <= TOLERANCES[got.dtype]
+
+
+@pytest.mark.parametrize("by_kernels", [True, False])
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+def test_r_in_half_types_is_as_exact_as_its_result_can_be_stored(dtype, by_kernels):
+    """The gains of nearly parallel vectors are large, and the correction takes most of D∘g back."""
+    w = torch.randn(8, 64, dtype=torch.float64)
+    x = w.repeat(4, 1) + 0.01 * torch.randn(32, 64, dtype=torch.float64)
+    stored = [t.to(dtype).requires_grad_() for t in (x, w)]
+    grad, found = torch.randn(32, 8).to(dtype), []
+    for compute in (dtype, torch.float64):
+        with contextlib.nullcontext() if by_kernels else kernels.disabled():
+            y = pr.functional.linear(*(t.to(compute) for t in stored), product="r")
+            found.append(torch.autograd.grad(y, stored, grad.to(compute)))
+    for half, wide in zip(*found, strict=True):
+        assert relative_error(half, wide) <= 4 * torch.finfo(dtype).eps
 
 
 def test_float16_does_not_overflow_before_the_correction():

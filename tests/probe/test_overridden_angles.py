@@ -95,6 +95,19 @@ def test_a_subclass_that_multiplies_by_itself_is_left_out_and_named():
     assert probe.skipped == {"1": "Own.forward does not call super().forward"}
 
 
+def test_the_output_projection_is_read_where_a_subclass_calls_it():
+    class Own(nn.MultiheadAttention):
+        def forward(self, x):
+            q, k, v = F.linear(x, self.in_proj_weight, self.in_proj_bias).chunk(3, -1)
+            return self.out_proj((q @ k.mT).softmax(-1) @ v)
+
+    net = nn.Sequential(Own(4, 2), nn.Linear(4, 4))
+    with pr.AngleProbe(net) as probe:
+        net(torch.randn(2, 3, 4))
+    assert [record.layer for record in probe.records] == ["0.out_proj", "1"]
+    assert probe.skipped == {"0": "Own.forward does not call super().forward"}
+
+
 def test_a_subclass_has_its_class_back_after_a_forward_that_raised():
     net = nn.Sequential(Centred(4, 4))
     with pr.AngleProbe(net):
