@@ -32,23 +32,22 @@ from prproduct.lab import checkpoints, runs
 from prproduct.lab.errors import InputError
 from prproduct.lab.files import read_json, replace_durably
 
-RESULTS = "results"  # the folder inside a run's folder
 EXAMPLES = 12
 
 
 def captions_file(folder: str | Path, split: str) -> Path:
     """Path of a run's captions of a split."""
-    return Path(folder) / RESULTS / f"captions_{split}_results.json"
+    return Path(folder) / runs.RESULTS / f"captions_{split}_results.json"
 
 
 def scores_file(folder: str | Path, split: str) -> Path:
     """Path of the scores of these captions."""
-    return Path(folder) / RESULTS / f"scores_{split}.json"
+    return Path(folder) / runs.RESULTS / f"scores_{split}.json"
 
 
 def examples_file(folder: str | Path, split: str) -> Path:
     """Path of a few images of the split with their references."""
-    return Path(folder) / RESULTS / f"examples_{split}.json"
+    return Path(folder) / runs.RESULTS / f"examples_{split}.json"
 
 
 def write_results(

@@ -50,8 +50,6 @@ def save(folder: Path, step: int, checkpoint: Checkpoint, keep: Collection[int] 
     with writing(folder):
         folder.mkdir(exist_ok=True)
         clear(folder)
-        if target.exists():  # written before the run was resumed from an earlier step
-            _remove(target)
         temporary.mkdir()
         files = {_MODEL: _serialised(checkpoint.model), _OPTIMIZER: _serialised(checkpoint.optimizer)}
         for name, content in files.items():
@@ -62,8 +60,11 @@ def save(folder: Path, step: int, checkpoint: Checkpoint, keep: Collection[int] 
         state = {"state": checkpoint.state, **checked}
         write_durably(temporary / _STATE, as_json(state))
         sync(temporary)
+        if target.exists():  # of an epoch that was not over at this step, or from before a resume from an earlier one
+            target.rename(folder / f".removing-{target.name}")
         temporary.rename(target)
         sync(folder)
+        clear(folder)
         for other in steps(folder):
             if other != step and other not in keep:
                 _remove(folder / f"step-{other:08d}")

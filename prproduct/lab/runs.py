@@ -29,6 +29,7 @@ CONFIG, METRICS, ANGLES, CHECKPOINTS, TENSORBOARD = (
     "checkpoints",
     "tensorboard",
 )
+RESULTS = "results"  # what was made with the weights: captions and their scores
 # Options that change what is recorded or shown but no number of the training: not part of a run's identity.
 HARMLESS = ("angles", "log_every")
 _LOCK = ".lock"
@@ -58,8 +59,8 @@ class Run:
         """Create the folder of a new run, or with `resume` open that of a run with the same identity.
 
         The identity, a JSON object, is everything that determines the numbers; the environment is recorded only. With
-        `resume` a folder that does not exist is created. With `restart` the records and checkpoints of the run are
-        removed.
+        `resume` a folder that does not exist is created. With `restart` the records, checkpoints and results of the
+        run are removed.
         """
         folder = Path(folder)
         path = folder / CONFIG
@@ -79,7 +80,7 @@ class Run:
             lock = _locked(folder)
             if restart:
                 _remove_results(folder)
-            if not path.exists():
+            if restart or not path.exists():
                 replace_durably(path, as_json({"format": FORMAT, **identity, "environment": dict(environment)}))
         return cls(folder, identity, lock)
 
@@ -313,8 +314,11 @@ def difference(there: Any, here: Mapping[str, Any]) -> str | None:
 
 
 def _remove_results(folder: Path) -> None:
-    """Remove what a training writes; the mark of checkpoints last, so that an interruption is noticed."""
-    for name in (CHECKPOINTS, TENSORBOARD, METRICS, ANGLES, _CHECKPOINTED):
+    """Remove what a training writes and what was made with its weights.
+
+    The mark of checkpoints is the last, so that an interruption is noticed.
+    """
+    for name in (RESULTS, CHECKPOINTS, TENSORBOARD, METRICS, ANGLES, _CHECKPOINTED):
         path = folder / name
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)

@@ -1,5 +1,6 @@
 """Checkpoints: whole or not there, nothing in them is run, and what was changed is refused."""
 
+import errno
 import hashlib
 import json
 import os
@@ -40,6 +41,22 @@ def test_tensors_that_share_memory_or_are_channels_last_are_saved(tmp_path):
     loaded = checkpoints.load(tmp_path / "kept", 5).model
     assert torch.equal(loaded["a"], weight)
     assert torch.equal(loaded["tied"], weight)
+
+
+def test_a_checkpoint_of_the_same_step_stays_until_the_new_one_is_written(tmp_path, monkeypatch):
+    checkpoints.save(tmp_path / "kept", 1, checkpoint(7.0))
+
+    def full(path, content):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(checkpoints, "write_durably", full)
+        with pytest.raises(InputError, match="No space left"):
+            checkpoints.save(tmp_path / "kept", 1, checkpoint(8.0))
+    assert checkpoints.load(tmp_path / "kept", 1).model["w"][0] == 7
+    checkpoints.save(tmp_path / "kept", 1, checkpoint(8.0))
+    assert checkpoints.load(tmp_path / "kept", 1).model["w"][0] == 8
+    assert os.listdir(tmp_path / "kept") == ["step-00000001"]
 
 
 def test_the_last_and_those_to_keep_are_kept(tmp_path):

@@ -24,6 +24,15 @@ def content(folder):
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != ".lock"}
 
 
+def test_a_restart_removes_results_and_records_where_it_ran(tmp_path):
+    opened(tmp_path / "a").close()
+    (tmp_path / "a" / "results").mkdir()
+    (tmp_path / "a" / "results" / "scores_test.json").write_text("{}")
+    Run.open(tmp_path / "a", IDENTITY, {"threads": 8}, restart=True).close()
+    assert not (tmp_path / "a" / "results").exists()
+    assert runs.read_config(tmp_path / "a").config["environment"] == {"threads": 8}
+
+
 def test_a_run_is_made_and_opened_again_wherever_it_was_made(tmp_path):
     opened(tmp_path / "a" / "b").close()
     again = Run.open(tmp_path / "a" / "b", IDENTITY, {"threads": 8}, resume=True)

@@ -185,7 +185,10 @@ class Hdf5(Features):
     @property
     def attributes(self) -> dict[str, Any]:
         """The attributes of the file, such as the encoder."""
-        return dict(self._file.attrs)
+        try:
+            return dict(self._file.attrs)
+        except (OSError, *DAMAGED) as error:
+            raise InputError(f"{self.path}: its attributes cannot be read ({' '.join(str(error).split())})") from None
 
     @property
     def encoder(self) -> EncoderId | None:
@@ -247,8 +250,10 @@ def open(path: str | Path) -> Features:
         if ".tsv" in path.suffixes:
             return Tsv(path, [path])
         return Hdf5(path)
-    except OSError as error:
-        reason = " ".join((error.strerror or str(error)).split())
+    except InputError:
+        raise
+    except (OSError, *DAMAGED) as error:
+        reason = " ".join((getattr(error, "strerror", None) or str(error)).split())
         raise InputError(f"{path}: cannot be read as features ({reason}); {LAYOUTS}") from None
 
 

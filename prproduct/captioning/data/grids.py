@@ -22,6 +22,7 @@ from prproduct.captioning.data.features import Hdf5, normalized_id
 from prproduct.captioning.data.pictures import Picture, in_batches
 from prproduct.captioning.encoder import Encoder
 from prproduct.captioning.metrics.files import ImageId
+from prproduct.captioning.metrics.frequencies import DAMAGED
 from prproduct.lab.errors import InputError
 from prproduct.lab.files import check_writable_file, replacing, writing
 
@@ -131,7 +132,9 @@ def _written_images(path: Path, parts: Path, attributes: Mapping[str, Any]) -> s
         if file.exists():
             try:
                 features = Hdf5(file)
-            except OSError:
+            except InputError:
+                raise
+            except (OSError, *DAMAGED):
                 raise InputError(f"{file}: not an HDF5 file of features; choose another place") from None
             for name, value in attributes.items():
                 other = features.attributes.get(name, "nothing")

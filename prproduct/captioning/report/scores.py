@@ -84,10 +84,12 @@ def _search(content: dict[str, Any]) -> str:
 
     >>> _search({"how": {"split": "test", "epoch": "best", "search": {"beams": 5, "shortest": 3}}, "images": 1000})
     '1,000 test images, 5 beams, best epoch, shortest 3'
+    >>> _search({"how": {"search": {"beams": 5, "longest": 4}}, "images": 1000})
+    '1,000 ? images, 5 beams, ? epoch, longest 4'
     """
     how = content["how"]
     own = how["search"]
-    usual = {f.name: f.default for f in fields(Search) if f.name not in ("beams", "longest")}
+    usual = {f.name: f.default for f in fields(Search) if f.name != "beams"}
     words = [
         f"{content['images']:,} {how.get('split', '?')} images",
         beams_text(own.get("beams", "?")),

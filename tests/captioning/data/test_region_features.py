@@ -231,6 +231,15 @@ def test_a_place_without_features_is_one_line(tmp_path):
         assert len(str(error.value).splitlines()) == 1
 
 
+def test_a_damaged_hdf5_file_is_one_line(tmp_path):
+    path = hdf5(tmp_path / "damaged")
+    whole = path.read_bytes()
+    assert whole.count(b"HEAP")
+    path.write_bytes(whole.replace(b"HEAP", b"PEAH"))
+    with pytest.raises(InputError, match=r"damaged\.hdf5: cannot be read as features"):
+        features.open(path)
+
+
 def test_padding_is_zero_and_not_present():
     regions = collate([ARRAYS[7], ARRAYS[391895], ARRAYS[12]])
     assert regions.features.shape == (3, 5, 6)
