@@ -21,6 +21,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from torch import Tensor, nn
 
 import prproduct as pr
+from prproduct.lab.environment import commit
 
 
 def read_text() -> tuple[Tensor, Tensor, int]:
@@ -161,7 +162,7 @@ def main() -> None:
     count = len(validation_data) // options.context  # as many windows as the validation text has, of either text
     probed, _ = windows(validation_data, torch.arange(8) * options.context, options.context)
     batches = torch.Generator().manual_seed(options.seed)
-    evaluations, began = [], time.perf_counter()
+    evaluations, began, began_at = [], time.perf_counter(), commit()
     with Progress(TextColumn(options.product), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()) as progress:
         for step in progress.track(range(options.steps + 1)):
             if step == first:
@@ -186,7 +187,8 @@ def main() -> None:
         config = {name: value for name, value in vars(options).items() if name != "output"}
         text = {"train": len(train_data), "validation": len(validation_data), "alphabet": alphabet}
         seconds = round(time.perf_counter() - began, 1)
-        run = {"config": config, "versions": versions, "text": text, "seconds": seconds, "evaluations": evaluations}
+        origin = {"config": config, "versions": versions, "commit": began_at}
+        run = {**origin, "text": text, "seconds": seconds, "evaluations": evaluations}
         options.output.write_text(json.dumps(run, indent=1) + "\n")
 
 

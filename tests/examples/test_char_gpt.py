@@ -3,6 +3,8 @@ import json
 import pytest
 import torch
 
+from prproduct.lab.environment import commit
+
 SMALL = ("--layers", "1", "--width", "32", "--context", "16", "--batch", "8")
 
 
@@ -12,6 +14,7 @@ def evaluations(run, tmp_path, product: str, *arguments: str) -> list[dict]:
     written = json.loads(file.read_text())
     assert written["config"]["product"] == product
     assert written["versions"]["torch"] == torch.__version__
+    assert written["commit"] == commit()
     return written["evaluations"]
 
 
