@@ -21,7 +21,9 @@ def test_the_pages_show_the_numbers_of_the_records(tables):
     for text, table in (
         (page, differences),
         (page, tables["difference_table"](tables["SECONDARY"])),
+        (page, tables["difference_table"](tables["RATES"])),
         (page, tables["others_table"]()),
+        (page, tables["others_table"](tables["GPT"], "pr")),
         (page, tables["angle_table"](found)),
         (readme, differences),
     ):

@@ -71,8 +71,15 @@ def keep_gpt(path: Path, target: Path) -> None:
     """Copy the file that examples/char_gpt.py writes, its angles as those of the other runs."""
     target.mkdir(parents=True, exist_ok=True)
     run = json.loads(path.read_text())
-    angles = [evaluation.pop("angles") for evaluation in run["evaluations"]]
-    replace_durably(target / "angles_at_end.json", as_json(means(angles[-LAST:])))
+    angles = {evaluation["step"]: evaluation.pop("angles") for evaluation in run["evaluations"]}
+    replace_durably(target / "angles_at_end.json", as_json(means(list(angles.values())[-LAST:])))
+    if run["config"]["seed"] == 0:
+        lines = [
+            json.dumps({"step": step, "layer": layer, "part": "", **values}) + "\n"
+            for step, layers in angles.items()
+            for layer, values in layers.items()
+        ]
+        (target / runs.ANGLES).write_text("".join(lines))
     replace_durably(target / path.name, as_json(run))
 
 

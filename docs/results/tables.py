@@ -73,6 +73,11 @@ STUDIES = (
     Study("Flickr8k captions", "CIDEr, %", "flickr8k", captioner, "+1.1 (COCO)", 1, larger_is_better=True),
     Study("Python's manual, character GPT", LOSS, "char-gpt", char_gpt, digits=4),
 )
+GPT = STUDIES[-1:]
+RATES = tuple(
+    replace(GPT[0], name=f"learning rate {name}", folder=folder)
+    for name, folder in (("0.0005", "char-gpt-rates/5e-4"), ("0.001", "char-gpt"), ("0.002", "char-gpt-rates/2e-3"))
+)
 # Other measures of the same runs. What the plan compares is above.
 SECONDARY = (
     *(
@@ -81,7 +86,7 @@ SECONDARY = (
         if study.score is classifier
     ),
     Study("Flickr8k captions, cross-entropy", LOSS, "flickr8k", captioner_loss, digits=4),
-    Study("Flickr8k captions, cross-entropy", "CIDEr, %", "flickr8k", captioner_before, digits=1),
+    Study("Flickr8k captions, cross-entropy", "CIDEr, %", "flickr8k", captioner_before, "+0.1 (COCO)", 1),
 )
 
 
@@ -124,7 +129,7 @@ def _interval(found: PairedDifference, digits: int) -> str:
 
 @dataclass(frozen=True)
 class Compared:
-    """A product against P, over the seeds that both have: means ± standard deviation, and the paired t test."""
+    """A product against another, over the seeds that both have: means ± standard deviation, and the paired t test."""
 
     n: str
     own: str
@@ -133,15 +138,16 @@ class Compared:
     p_value: str
 
     @classmethod
-    def of(cls, study: Study, by_product: Scores, product: str) -> Compared | None:
+    def of(cls, study: Study, by_product: Scores, product: str, other: str = "p") -> Compared | None:
         """The comparison; None if no seed has both products."""
-        own, baseline = (by_product.get(name, {}) for name in (product, "p"))
+        own, baseline = (by_product.get(name, {}) for name in (product, other))
         found = paired_difference(own, baseline)
         if found is None:
             return None
-        mean, of_p = (_mean([by_seed[seed] for seed in own if seed in baseline], study) for by_seed in (own, baseline))
+        seeds = own.keys() & baseline.keys()
+        mean, of_other = (_mean([by_seed[seed] for seed in sorted(seeds)], study) for by_seed in (own, baseline))
         p_value = "–" if found.p_value is None else f"{found.p_value:.2g}"
-        return cls(str(found.n), mean, of_p, _interval(found, study.digits), p_value)
+        return cls(str(found.n), mean, of_other, _interval(found, study.digits), p_value)
 
 
 def difference_table(studies: tuple[Study, ...] = STUDIES) -> str:
@@ -157,16 +163,16 @@ def difference_table(studies: tuple[Study, ...] = STUDIES) -> str:
     return "\n".join(lines)
 
 
-def others_table() -> str:
-    """Return the table of every other product against P, paired by seed."""
+def others_table(studies: tuple[Study, ...] = STUDIES, other: str = "p") -> str:
+    """Return the table of every product but P and PR against one of these two, paired by seed."""
     lines = [
-        "| study | product | n | its score | P's of these seeds | difference (95 % interval) | p |",
+        f"| study | product | n | its score | {other.upper()}'s of these seeds | difference (95 % interval) | p |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
-    for study in STUDIES:
+    for study in studies:
         by_product = scores(study)
         for product in sorted(by_product.keys() - {"p", "pr"}):
-            if c := Compared.of(study, by_product, product):
+            if c := Compared.of(study, by_product, product, other):
                 columns = (study.name, f"`{product}`", c.n, c.own, c.baseline, c.difference, c.p_value)
                 lines.append("| " + " | ".join(columns) + " |")
     return "\n".join(lines)
@@ -177,7 +183,7 @@ class Angles:
     """The authors' min |sin θ| near the end of training: layer → its paired differences PR − P, and both means."""
 
     study: Study
-    differences: dict[str, dict[int, float]]  # layer → seed → PR − P
+    differences: dict[str, dict[int, float]]  # layer → seed → PR − P; the output layer is the last
     means: dict[str, tuple[float, float]]  # layer → (P, PR)
     typical: dict[str, float]  # layer → the mean |sin θ| of all its outputs under P
     improvements: dict[int, float]  # seed → by how much PR's score is better than P's
@@ -239,19 +245,25 @@ def angles(study: Study) -> Angles | None:
 def angle_table(found: list[Angles]) -> str:
     """Return a row for each study: layers in which min |sin θ| is larger under PR, by how much, ρ with the scores."""
     lines = [
-        "| study | n | mean \\|sin θ\\| of P (least) | larger under PR (by pairs) | mean change | most | least "
-        "| ρ with the improvement |",
+        "| study | n | mean \\|sin θ\\| of P (least layer) | larger under PR (by pairs) | mean change "
+        "| smallest and largest change of a layer | output layer (pairs in which larger) | ρ with the improvement |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for each in found:
         changes = [statistics.fmean(values.values()) for values in each.differences.values()]
+        mean, smallest, largest, output = (
+            _signed(value, 4) for value in (statistics.fmean(changes), min(changes), max(changes), changes[-1])
+        )
+        *_, pairs = each.differences.values()
         correlation = each.correlation()
         columns = (
             each.study.name,
             str(len(each.improvements)),
             f"{statistics.fmean(each.typical.values()):.3f} ({min(each.typical.values()):.3f})",
             each.grown(),
-            *(_signed(value, 4) for value in (statistics.fmean(changes), max(changes), min(changes))),
+            mean,
+            f"{smallest} to {largest}",
+            f"{output} ({sum(value > 0 for value in pairs.values())} of {len(pairs)})",
             "–" if correlation is None else f"{_signed(correlation[0], 2)} (p = {correlation[1]:.2g})",
         )
         lines.append("| " + " | ".join(columns) + " |")
@@ -289,7 +301,8 @@ def draw(found: list[Angles], path: Path) -> None:
 def main() -> None:
     """Print the tables and draw the figure."""
     found = [each for study in STUDIES if (each := angles(study))]
-    print(difference_table(), difference_table(SECONDARY), others_table(), angle_table(found), sep="\n\n")
+    differences = difference_table(), difference_table(SECONDARY), difference_table(RATES)
+    print(*differences, others_table(), others_table(GPT, "pr"), angle_table(found), sep="\n\n")
     draw(found, HERE / "angles.svg")
 
 
