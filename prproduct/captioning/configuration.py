@@ -29,6 +29,10 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "rl": {"epochs": 35, "batch_size": 64, "learning_rate": 5e-5},
 }
 NETWORK = {"hidden": 512, "embedding": 512, "attention": 512, "dropout": 0.3, "batch_norm": False, "tanh_layer": False}
+UNUSED = {  # options that a phase does not use
+    "xe": ("candidates", "samples", "baseline"),
+    "rl": ("captions_per_image", "feedback_step", "feedback_every", "feedback_limit", "dropout"),
+}
 # Least values of options.
 _LEAST: dict[str, float] = {
     **dict.fromkeys(("clip_value", "angles"), 0),
@@ -113,10 +117,14 @@ class CaptionerConfig:
         given = {f.name: getattr(self, f.name) for f in fields(self)}
         network = {name: getattr(start, name) for name in NETWORK} if start else NETWORK
         for name, value in network.items():
-            if start and given[name] not in (None, value) and name != "dropout":  # REINFORCE uses no dropout
+            if start and given[name] not in (None, value):
                 raise InputError(f"{name} is {given[name]}, in the run it starts from {value}; leave it out")
         product = start.product if start else "pr"
         defaults = {"product": product, **network, **DEFAULTS[self.phase], **CANDIDATES[self.candidates]}
+        usual = {f.name: f.default for f in fields(self)} | defaults
+        for name in UNUSED[self.phase]:
+            if given[name] not in (None, usual[name]):
+                raise InputError(f"{name} has no effect in phase {self.phase}; leave it out")
         return replace(self, **{name: value for name, value in defaults.items() if given[name] is None})
 
     def build(self, vocabulary_size: int, feature_width: int) -> Captioner:

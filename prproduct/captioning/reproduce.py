@@ -37,6 +37,7 @@ from prproduct.captioning.results import write_results
 from prproduct.captioning.training import train
 from prproduct.lab import runs
 from prproduct.lab.checks import check_known, check_least
+from prproduct.lab.errors import InputError
 from prproduct.lab.files import check_writable
 from prproduct.lab.options import option, takes_options_of
 from prproduct.lab.progress import NoProgress
@@ -186,6 +187,9 @@ def captions(
     plan.check(address)
     dataset = open_dataset(captions, source)  # raises for wrong files here, once, not in every job
     check_ids(dataset)
+    for split in ("val", "test"):
+        if not dataset.captions.of(split):
+            raise InputError(f"{captions}: no images of the split {split}, whose captions are scored")
     if pictures is not None:
         list_all([pictures])
     wanted = jobs(choice, output, captions, source, len(dataset.captions.of("train")))

@@ -93,7 +93,7 @@ def write_captions(
         "epoch": which,
         "step": checkpoints.step_of(record, which),
         "search": asdict(search),
-        "data": dict(record.config["data"]),
+        "data": dataset.identity,
     }
     if scores_file(folder, split).exists() and captions_file(folder, split).exists():
         known = read_json(scores_file(folder, split))

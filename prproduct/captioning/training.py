@@ -27,9 +27,8 @@ from prproduct.captioning.dataset import CaptionDataset, check_fits, check_ids
 from prproduct.captioning.decoding import Limits, beam, greedy, sample
 from prproduct.captioning.inference import PHASE_NAMES, Search, config_of, generate_captions
 from prproduct.captioning.losses import caption_mask, cross_entropy, log_probabilities, reinforce, targets_of
-from prproduct.captioning.metrics.ngram_metrics import cider_d
+from prproduct.captioning.metrics import score
 from prproduct.captioning.metrics.reward import CiderReward, PackedCaptions
-from prproduct.captioning.metrics.tokenizer import tokenize_all
 from prproduct.lab import checkpoints, runs
 from prproduct.lab.engine import Settings
 from prproduct.lab.errors import InputError
@@ -95,7 +94,11 @@ class CrossEntropyTask:
         self._validation = self.captions.of("val")
         if not self._validation:
             raise InputError("there are no validation images; an epoch is chosen by their captions' CIDEr")
-        self._references = [tokenize_all(image.references) for image in self._validation]
+        if config.batch_norm and config.phase == "xe" and self._batches.least == 1:
+            raise InputError(
+                f"batches of {batch_size} of {len(self._train)} images leave a single one to a process, and BatchNorm "
+                "needs two; choose another batch size"
+            )
 
     def batches(self, epoch: int, start_step: int) -> Iterable[CaptionBatch]:
         """Batches of `epoch` for this process, starting at `start_step`."""
@@ -126,10 +129,10 @@ class CrossEntropyTask:
         generated = generate_captions(self.captioner, self.captions.vocabulary, self.features, ids, search)
         own = [(index, one.caption) for index, one in zip(share, generated, strict=True)]
         captions = dict(gathered(self._fabric, own))
-        candidates = tokenize_all([captions[index] for index in range(len(self._validation))])
         loss, words = summed(self._fabric, [loss, words])
-        score = cider_d(self._references, candidates)
-        return {"validation_loss": loss / words, "validation_cider": float(score.total)}
+        references = [image.references for image in self._validation]
+        scored = score.evaluate(references, [captions[index] for index in range(len(references))], ["cider"])
+        return {"validation_loss": loss / words, "validation_cider": float(scored.scores["CIDEr"].total)}
 
     def _losses(self, model: nn.Module, images: list[Image]) -> list[float]:
         """Cross-entropy summed over the captions of each image.
@@ -251,6 +254,8 @@ def train(
     if is_first_process():
         check_writable(Path(folder))
     check_ids(dataset)
+    if start is None and start_from != "last":
+        raise InputError(f"--from {start_from} is an epoch of the run that REINFORCE starts from: give --start")
     if (config.phase == "rl") != (start is not None):
         what = "needs a run of cross-entropy to start from" if config.phase == "rl" else "starts from no other run"
         raise InputError(f"phase {config.phase} {what}: --start")

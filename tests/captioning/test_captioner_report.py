@@ -1,6 +1,7 @@
 """The report on captioners: what is averaged, what is said about it, and where it comes from."""
 
 import json
+import shutil
 import statistics
 from dataclasses import fields, replace
 
@@ -14,8 +15,9 @@ from small_dataset import run as train_small
 
 from prproduct import reporting
 from prproduct.captioning import paper, report
-from prproduct.captioning.configuration import CaptionerConfig
-from prproduct.captioning.report.runs import UNUSED, comparisons, groups
+from prproduct.captioning.configuration import UNUSED, CaptionerConfig
+from prproduct.captioning.dataset import CaptionDataset
+from prproduct.captioning.report.runs import comparisons, groups
 from prproduct.captioning.report.scores import COLUMNS, Column
 from prproduct.captioning.report.training import PARTS, endings, series, share, step_seconds
 from prproduct.captioning.results import examples_file, read_examples, write_results
@@ -69,6 +71,17 @@ def test_a_page_of_real_runs_has_their_scores_captions_and_all_parts_of_the_appe
     assert all(reference in page for reference in references)
     assert page.count("<svg") >= 3 + 6 + 2 * (len(PARTS) + 3)
     assert "METEOR, SPICE: it was not asked for" in page
+
+
+def test_captions_of_other_images_are_not_taken_for_the_stored_ones(trained, tmp_path):
+    folder, (captions, features) = shutil.copytree(trained / "p" / "xe", tmp_path / "run"), dataset()
+    images = tuple(image._replace(references=image.references[:1]) for image in captions.images)
+    other = CaptionDataset(replace(captions, images=images), features)
+    before = write_results(folder, dataset(), metrics=("bleu", "rouge-l", "cider"))
+    assert before == report.scores_of(trained / "p" / "xe"), "the same images were captioned again"
+    after = write_results(folder, other, metrics=("cider",))
+    assert after["how"]["data"]["captions"] == other.captions.fingerprint
+    assert after["metrics"] == ["cider"], "scores of other images were kept"
 
 
 def test_one_corrupt_run_is_named_on_the_page_and_the_others_are_shown(tmp_path):

@@ -238,12 +238,23 @@ def test_what_does_not_fit_is_refused_in_one_line_and_nothing_is_written(finishe
         (RL, {"start": finished / "xe", "what": fewer}, "another vocabulary"),
         (RL, {"start": finished / "xe", "start_from": "first"}, "choose last or best"),
         (replace(RL, hidden=9), {"start": finished / "xe"}, "hidden is 9, in the run it starts from 8; leave it out"),
+        (replace(RL, dropout=0.0), {"start": finished / "xe"}, "dropout is 0.0, in the run it starts from 0.3"),
+        (replace(RL, feedback_step=0.1), {"start": finished / "xe"}, "feedback_step has no effect in phase rl"),
+        (replace(XE, samples=3), {}, "samples has no effect in phase xe; leave it out"),
+        (XE, {"start_from": "best"}, "--from best is an epoch of the run that REINFORCE starts from: give --start"),
     ]
     for config, options, message in cases:
         with pytest.raises(InputError, match=message) as refused:
             run(config, tmp_path / "run", **options)
         assert "\n" not in str(refused.value)
         assert not (tmp_path / "run").exists()
+
+
+def test_a_batch_of_one_image_is_refused_under_batch_norm(tmp_path):
+    config = replace(XE, batch_norm=True, batch_size=19, epochs=1)  # of 20 images
+    with pytest.raises(InputError, match="batches of 19 of 20 images leave a single one to a process"):
+        run(config, tmp_path / "run")
+    run(replace(config, batch_size=18), tmp_path / "other")
 
 
 @pytest.mark.parametrize("split", ["train", "val", "test"])

@@ -3,12 +3,14 @@
 import json
 import math
 from contextlib import nullcontext
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from small_dataset import dataset
 
 from prproduct.captioning import reproduce as command
+from prproduct.captioning.dataset import CaptionDataset
 from prproduct.captioning.metrics import score
 from prproduct.captioning.metrics.ngram_metrics import Score
 from prproduct.captioning.results import captions_file, scores_file
@@ -121,6 +123,16 @@ def test_a_metric_that_failed_is_named_and_computed_when_it_can_be(small_study, 
 class FakeMeteor:
     def score(self, references, candidates, progress):
         return Score(0.25, np.full(len(candidates), 0.25))
+
+
+@pytest.mark.parametrize("split", ["val", "test"])
+def test_a_missing_split_is_refused_before_anything_is_trained(small_study, tmp_path, monkeypatch, capsys, split):
+    captions, features = dataset()
+    left = replace(captions, images=tuple(image for image in captions.images if image.split != split))
+    monkeypatch.setattr(command, "open_dataset", lambda *_: CaptionDataset(left, features))
+    assert reproduce(tmp_path) == 2
+    assert f"small: no images of the split {split}" in capsys.readouterr().err
+    assert small_study == []
 
 
 @pytest.mark.parametrize(

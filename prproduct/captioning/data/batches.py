@@ -119,6 +119,7 @@ class CaptionBatches:
         self.images, self.features, self.batch_size, self.captions = images, features, batch_size, captions
         self.seed, self.by_caption, self.rank, self.world_size = seed, by_caption, rank, world_size
         self.steps = -(-len(images) // batch_size)
+        self.least = (rest or batch_size) // world_size  # images that a process gets in the smallest batch
 
     def epoch(self, epoch: int, start_step: int = 0) -> Iterator[CaptionBatch]:
         """The batches of an epoch (from 0), beginning with `start_step`."""

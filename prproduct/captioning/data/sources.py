@@ -33,6 +33,7 @@ from prproduct.captioning.metrics.files import (
     read_caption_json,
     read_text,
     string_field,
+    tokens_field,
 )
 from prproduct.captioning.metrics.java import coco_captions
 from prproduct.captioning.metrics.reward import PackedCaptions
@@ -162,10 +163,7 @@ def _split(path: Path, image: dict[str, Any]) -> str:
 
 def _tokens(path: Path, sentence: dict[str, Any]) -> str:
     """The tokens of one of Karpathy's sentences, joined by single blanks."""
-    tokens = sentence.get("tokens")
-    if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
-        raise InputError(f"{path}: a sentence without 'tokens', a list of strings: {str(sentence)[:80]}")
-    return " ".join(word for token in tokens for word in token.split())
+    return " ".join(word for token in tokens_field(path, sentence) for word in token.split())
 
 
 def _bundled() -> list[Described]:

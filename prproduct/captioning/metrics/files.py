@@ -129,11 +129,11 @@ def image_id_field(path: Path, entry: dict[str, Any], name: str) -> ImageId:
     value = entry.get(name)
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise InputError(f"{path}: an entry without {name!r}, a whole number or a string: {str(entry)[:80]}")
-    return value
+    return _text(path, value) if isinstance(value, str) else value
 
 
 def string_field(path: Path, entry: dict[str, Any], name: str) -> str:
-    """The string `entry[name]`, without lone surrogates, which cannot be encoded as UTF-8.
+    """The string `entry[name]`.
 
     >>> string_field(Path("a.json"), {"caption": "A cat."}, "caption")
     'A cat.'
@@ -141,8 +141,25 @@ def string_field(path: Path, entry: dict[str, Any], name: str) -> str:
     value = entry.get(name)
     if not isinstance(value, str):
         raise InputError(f"{path}: an entry without {name!r}, a string: {str(entry)[:80]}")
+    return _text(path, value)
+
+
+def tokens_field(path: Path, sentence: dict[str, Any]) -> list[str]:
+    """The tokens of one of Karpathy's sentences.
+
+    >>> tokens_field(Path("a.json"), {"tokens": ["a", "cat"]})
+    ['a', 'cat']
+    """
+    tokens = sentence.get("tokens")
+    if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
+        raise InputError(f"{path}: a sentence without 'tokens', a list of strings: {str(sentence)[:80]}")
+    return [_text(path, token) for token in tokens]
+
+
+def _text(path: Path, value: str) -> str:
+    """`value`, if it has no lone surrogates, which JSON can express and UTF-8 cannot."""
     if not value.isascii() and any("\ud800" <= character <= "\udfff" for character in value):
-        raise InputError(f"{path}: half a character (a lone surrogate) in {value[:80]!a}; write the caption again")
+        raise InputError(f"{path}: half a character (a lone surrogate) in {value[:80]!a}; write it again")
     return value
 
 
@@ -177,12 +194,7 @@ def _karpathy(path: Path, images: list[dict[str, Any]], split: str) -> dict[Imag
 
 def _sentence(path: Path, entry: dict[str, Any]) -> str:
     """The sentence as it was written if the entry has it, otherwise its tokens joined by blanks."""
-    if "raw" in entry:
-        return string_field(path, entry, "raw")
-    tokens = entry.get("tokens")
-    if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
-        raise InputError(f"{path}: a sentence without 'raw' or 'tokens', a list of strings: {str(entry)[:80]}")
-    return " ".join(tokens)
+    return string_field(path, entry, "raw") if "raw" in entry else " ".join(tokens_field(path, entry))
 
 
 def _lines(path: Path) -> list[str]:

@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from prproduct.captioning.configuration import UNUSED
 from prproduct.captioning.inference import PHASE_NAMES
 from prproduct.captioning.report.scores import Scores, read_scores
 from prproduct.lab.errors import InputError
@@ -45,10 +46,6 @@ from prproduct.lab.runs import CONFIG, HARMLESS, Record
 
 _EPOCH_KEYS = ("epoch", "step", "train_loss", "validation_loss", "validation_cider", "time")
 _NOT_SHARED = ("product", "seed", "phase", *HARMLESS)
-UNUSED = {  # settings that a phase does not use
-    "xe": ("baseline", "candidates", "samples"),
-    "rl": ("captions_per_image", "feedback_step", "feedback_every", "feedback_limit", "dropout"),
-}
 
 
 class Run(observations.Run):
