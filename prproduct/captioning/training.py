@@ -32,7 +32,7 @@ from prproduct.captioning.metrics.reward import CiderReward, PackedCaptions
 from prproduct.lab import checkpoints, runs
 from prproduct.lab.engine import Settings
 from prproduct.lab.errors import InputError
-from prproduct.lab.files import check_writable, replace_durably
+from prproduct.lab.files import check_writable
 from prproduct.lab.hardware import Hardware, gathered, is_first_process, summed
 from prproduct.lab.progress import NoProgress
 from prproduct.lab.report.content import display
@@ -266,9 +266,6 @@ def train(
         identity["start"] = origin.identity
 
     def make(fabric: Fabric) -> CrossEntropyTask:
-        words = Path(folder) / VOCABULARY
-        if fabric.is_global_zero and not words.exists():
-            replace_durably(words, vocabulary_json(dataset.captions.vocabulary))
         if origin:
             return ReinforceTask(config, dataset, fabric, origin)
         return CrossEntropyTask(config, dataset, fabric, None)
@@ -289,6 +286,7 @@ def train(
         resume=resume,
         restart=restart,
         places={**(places or {}), "start": None if start is None else Path(start)},
+        files={VOCABULARY: vocabulary_json(dataset.captions.vocabulary)},
         hardware=hardware,
         precision=config.precision,
         progress=progress,

@@ -13,6 +13,7 @@ from prproduct.lab import runs
 from prproduct.lab.engine import Settings, Task, TrainingLoop
 from prproduct.lab.environment import environment
 from prproduct.lab.errors import InputError
+from prproduct.lab.files import replace_durably
 from prproduct.lab.hardware import Hardware, in_first, reproducible, threads_set
 from prproduct.lab.progress import NoProgress
 from prproduct.lab.runs import Run
@@ -31,6 +32,7 @@ def train_task(
     resume: bool,
     restart: bool = False,
     places: Mapping[str, Path | str | None] | None = None,
+    files: Mapping[str, bytes] | None = None,
     hardware: Hardware | None = None,
     precision: str = "32",
     progress: NoProgress | None = None,
@@ -38,8 +40,9 @@ def train_task(
 ) -> Path:
     """Train the task that `make` returns, unless its run is finished, and return the run's folder.
 
-    `places` are the paths of its data by the names of the command's options, recorded for `--resume`. With several
-    devices, or under `torchrun`, every process calls this function; only the first one writes.
+    `make` raises InputError for what cannot be trained, before anything is written. `places` are the paths of its data
+    by the names of the command's options, recorded for `--resume`; `files` are stored in the run's folder by name. With
+    several devices, or under `torchrun`, every process calls this function; only the first one writes.
     """
     opened: list[Run] = []  # in the first process
 
@@ -49,19 +52,23 @@ def train_task(
             "hardware": {"device": str(fabric.device), "processes": fabric.world_size},
             "places": {name: _absolute(place) for name, place in (places or {}).items() if place is not None},
         }
-        opened.append(Run.open(folder, identity, where, resume=resume, restart=restart))
+        run = Run.open(folder, identity, where, resume=resume, restart=restart)
+        opened.append(run)
+        for name, content in (files or {}).items():
+            if not (run.folder / name).exists():
+                replace_durably(run.folder / name, content)
         return runs.read(folder).finished
 
     hardware = hardware or Hardware()
     # Signal handlers first: a signal while processes are being started must not orphan them.
     with StopSignals() as stop, threads_set(hardware.threads):
         fabric = hardware.start(precision)
-        finished = in_first(fabric, open_run)
         try:
-            if not finished:
-                with reproducible(fabric), _one_line_for_a_dead_process(fabric, folder):
+            with reproducible(fabric), _one_line_for_a_dead_process(fabric, folder):
+                task = make(fabric)
+                if not in_first(fabric, open_run):
                     run, shown = (opened[0], progress or NoProgress()) if opened else (None, NoProgress())
-                    TrainingLoop(make(fabric), fabric, run, settings, shown, stop).train()
+                    TrainingLoop(task, fabric, run, settings, shown, stop).train()
             if opened and progress:
                 progress.say(summary())
         finally:

@@ -66,7 +66,7 @@ def assert_same_run(folder, expected):
 def process(function, *arguments):
     """A child of a process that has loaded everything and used nothing: quickly there, and safe to fork."""
     context = get_context("forkserver")
-    context.set_forkserver_preload(["prproduct.classification.training", "sklearn.datasets"])
+    context.set_forkserver_preload(["prproduct.classification.training", "lightning_fabric", "sklearn.datasets"])
     started = context.Process(target=_alone, args=(function, *arguments))
     started.start()
     return started
