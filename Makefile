@@ -26,9 +26,9 @@ sanitize: .venv/installed ## the kernels' tests with AddressSanitizer and UBSan
 	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)" ASAN_OPTIONS=detect_leaks=0 \
 	PRPRODUCT_LIBRARY=build/sanitize/prproduct/_C.abi3.so .venv/bin/pytest -q tests/ops/test_fuzz.py tests/ops/test_kernel_arguments.py
 
-test-triton: .venv-triton/installed ## the GPU's kernels without a GPU: in Triton's interpreter, and compiled for some GPUs
-	TRITON_INTERPRET=1 .venv-triton/bin/python -m pytest -q tests/ops/test_triton_kernels.py
-	.venv-triton/bin/python -m pytest -q tests/ops/test_triton_compilation.py
+test-triton: .triton/installed ## the GPU's kernels without a GPU: in Triton's interpreter, and compiled for some GPUs
+	PYTHONPATH=.triton TRITON_INTERPRET=1 .venv/bin/pytest -q tests/ops/test_triton_kernels.py
+	PYTHONPATH=.triton .venv/bin/pytest -q tests/ops/test_triton_compilation.py
 
 DEVICE ?= cuda
 test-gpu: ## all tests that a GPU can run, and the bench, on DEVICE=cuda; writes gpu-results.json (docs/gpu-results/)
@@ -47,13 +47,10 @@ numerics: .venv/installed ## measure the sweep of docs/numerics.md
 	$(PIP) --no-build-isolation --editable '.[test]'
 	@touch $@
 
-# Apart from .venv, so that all other tests run without Triton, as on a machine that has no GPU. It unpacks to 1 GB.
-.venv-triton/installed: constraints.txt
-	$(PYTHON) -m venv .venv-triton
-	.venv-triton/bin/pip --quiet --quiet --disable-pip-version-check install --constraint constraints.txt torch
-	.venv-triton/bin/pip --quiet --quiet --disable-pip-version-check install --constraint constraints.txt \
-		triton numpy pytest pytest-xdist hypothesis
+# Triton apart from .venv, so that all other tests run without it, as on a machine that has no GPU. It unpacks to 1 GB.
+.triton/installed: .venv/installed
+	$(PIP) --no-deps --upgrade --target .triton triton
 	@touch $@
 
 clean: ## remove the virtual environments, all caches, the demo's runs and the site
-	rm -rf demo-runs build site .venv .venv-triton .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf demo-runs build site .venv .triton .pytest_cache .mypy_cache .ruff_cache .hypothesis
