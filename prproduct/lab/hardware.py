@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 ACCELERATORS = ("auto", "cpu", "cuda", "mps")
-STRATEGIES = ("auto", "ddp")
 PRECISIONS = {"32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed"}
 
 
@@ -36,16 +35,12 @@ class Hardware:
     """
 
     accelerator: str = option("auto", ", ".join(ACCELERATORS))
-    devices: int = option(1, "devices on each machine, a process for each")
-    num_nodes: int = option(1, "machines")
-    strategy: str = option("auto", "auto, or ddp also for one process")
+    devices: int = option(1, "devices of this machine, a process for each; several machines: torchrun")
     threads: int | None = option(None, "CPU threads of each process; as many as torch chooses if not given")
 
     def __post_init__(self) -> None:
-        for name, known in (("accelerator", ACCELERATORS), ("strategy", STRATEGIES)):
-            check_known(name, getattr(self, name), known)
-        for name in ("devices", "num_nodes"):
-            check_least(name, getattr(self, name), 1)
+        check_known("accelerator", self.accelerator, ACCELERATORS)
+        check_least("devices", self.devices, 1)
         check_threads(self.threads)
 
     def start(self, precision: str = "32") -> Fabric:
@@ -57,21 +52,20 @@ class Hardware:
         check_known("precision", precision, PRECISIONS)
         if precision == "16" and (self.accelerator == "cpu" or not torch.cuda.is_available()):
             raise InputError("precision 16 needs a CUDA device; on a CPU choose bf16 or 32")
-        devices, num_nodes = self.devices, self.num_nodes
+        devices, machines = self.devices, 1
         if torch.distributed.is_torchelastic_launched():
             devices = int(os.environ["LOCAL_WORLD_SIZE"])
-            num_nodes = int(os.environ["WORLD_SIZE"]) // devices
+            machines = int(os.environ["WORLD_SIZE"]) // devices
         logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
         try:
             fabric = Fabric(
                 accelerator=self.accelerator,
                 devices=devices,
-                num_nodes=num_nodes,
-                strategy=self.strategy,
+                num_nodes=machines,
                 precision=PRECISIONS[precision],  # type: ignore[arg-type]
             )
         except (MisconfigurationException, RuntimeError, ValueError) as error:
-            wanted = f"accelerator {self.accelerator} with {devices} devices on each of {num_nodes} machines"
+            wanted = f"accelerator {self.accelerator} with {devices} devices on each of {machines} machines"
             raise InputError(f"{wanted} is not available here ({str(error).splitlines()[0]})") from None
         fabric.launch()
         if self.threads is not None:  # Fabric divides the cores among the processes that it launches
@@ -91,8 +85,7 @@ def is_first_process() -> bool:
     >>> is_first_process()
     True
     """
-    own = ("RANK",) if "RANK" in os.environ else ("NODE_RANK", "LOCAL_RANK")
-    return all(os.environ.get(name, "0") == "0" for name in own)
+    return os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")) == "0"
 
 
 def cores() -> int:

@@ -60,7 +60,7 @@ class Run:
 
         The identity, a JSON object, is everything that determines the numbers; the environment is recorded only. With
         `resume` a folder that does not exist is created. With `restart` the records, checkpoints and results of the
-        run are removed.
+        run are removed, and a run of another identity is replaced if it never had a checkpoint.
         """
         folder = Path(folder)
         path = folder / CONFIG
@@ -68,7 +68,8 @@ class Run:
             if folder.exists() and not folder.is_dir():
                 raise InputError(f"{folder}: is a file; a run is a folder")
             if path.exists():
-                refuse_another(folder, identity)
+                if not restart or (folder / _CHECKPOINTED).exists():
+                    refuse_another(folder, identity)
                 if not resume and not restart:
                     raise InputError(
                         f"{folder}: holds this run already; give --resume to go on, --restart to train it from the "

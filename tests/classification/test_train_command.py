@@ -82,7 +82,6 @@ def test_every_field_of_the_configuration_is_an_option(capsys, monkeypatch):
         (["--clip-norm", "inf"], "clip_norm is inf"),
         (["--precision", "8"], "precision '8' is not known; there are 32, bf16, 16"),
         (["--precision", "16"], "precision 16 needs a CUDA device"),
-        (["--strategy", "fsdp"], "strategy 'fsdp' is not known"),
         (["--devices", "0"], "devices is 0"),
         (["--accelerator", "tpu"], "accelerator 'tpu' is not known"),
         (["--protocol", "test"], "protocol 'test' is not known"),

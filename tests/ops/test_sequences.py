@@ -65,7 +65,7 @@ def test_equal_plain_torch_in_float64(kind, product):
 @pytest.mark.parametrize("lengths", [[5, 3, 1], [4, 4, 4], [6, 6, 2, 2, 1], [1], [7, 1], [3] * 20 + [1] * 3], ids=str)
 @pytest.mark.parametrize("kind", KINDS)
 def test_sequences_of_any_lengths_equal_plain_torch(kind, product, lengths, set_threads):
-    set_threads(2)
+    set_threads(2 if lengths == [5, 3, 1] else 1)  # two threads wait for each other most of the time
     torch.manual_seed(0)
     layer = make(kind, 4, 6, num_layers=2, bidirectional=True, product=product)
     x = torch.randn(max(lengths), len(lengths), 4, requires_grad=True)
