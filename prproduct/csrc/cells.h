@@ -1,4 +1,4 @@
-// One step of a recurrent layer for one sequence, and its backward: ops/cells.py has the same in torch.
+// One step of a recurrent layer for one sequence, and its backward: ops/cells.py has the step in torch.
 //
 // a: the gates from the input; b + bias: the gates from the hidden state; h and c: the state, which is replaced.
 #pragma once

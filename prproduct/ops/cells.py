@@ -1,17 +1,14 @@
-"""The elementwise step of LSTM, GRU and RNN, and its backward, in plain torch (`csrc/cells.h` has the same in C++)."""
+"""The elementwise step of LSTM, GRU and RNN in plain torch; `csrc/cells.h` has the same in C++, with its backward."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
-import torch
 from torch import Tensor
 
 State = tuple[Tensor, ...]
 Gates = tuple[Tensor, Tensor]  # the input's and the hidden state's
-
-sigmoid_backward, tanh_backward = torch.ops.aten.sigmoid_backward, torch.ops.aten.tanh_backward
 
 
 class Cell(Protocol):
@@ -27,12 +24,6 @@ class Cell(Protocol):
     def step(self, gates: Gates, state: State) -> State:
         """The next state."""
 
-    def step_back(self, gates: Gates, state: State, grad: State) -> tuple[Gates, State]:
-        """The gradients of the gates, and of the state before apart from what goes through the gates.
-
-        `grad` has the gradients of the next state.
-        """
-
 
 @dataclass(frozen=True)
 class LSTM:
@@ -46,19 +37,6 @@ class LSTM:
         i, f, g, o = self._activate(gates)
         cell = f * state[1] + i * g
         return o * cell.tanh(), cell
-
-    def step_back(self, gates: Gates, state: State, grad: State) -> tuple[Gates, State]:
-        i, f, g, o = self._activate(gates)  # recomputed: saved, they would be a third of all memory
-        tanh_cell = (f * state[1] + i * g).tanh()
-        grad_cell = grad[1] + tanh_backward(grad[0] * o, tanh_cell)
-        grad_gates = [
-            sigmoid_backward(grad_cell * g, i),
-            sigmoid_backward(grad_cell * state[1], f),
-            tanh_backward(grad_cell * i, g),
-            sigmoid_backward(grad[0] * tanh_cell, o),
-        ]
-        both = torch.cat(grad_gates, dim=-1)
-        return (both, both), (torch.zeros_like(grad[0]), grad_cell * f)
 
     def _activate(self, gates: Gates) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         i, f, g, o = (gates[0] + gates[1]).chunk(4, dim=-1)
@@ -76,15 +54,6 @@ class GRU:
     def step(self, gates: Gates, state: State) -> State:
         _, z, new, _ = self._activate(gates)
         return (new + z * (state[0] - new),)
-
-    def step_back(self, gates: Gates, state: State, grad: State) -> tuple[Gates, State]:
-        r, z, new, h_new = self._activate(gates)
-        grad_z = sigmoid_backward(grad[0] * (state[0] - new), z)
-        grad_new = tanh_backward(grad[0] - grad[0] * z, new)
-        grad_r = sigmoid_backward(grad_new * h_new, r)
-        grad_input_gates = torch.cat([grad_r, grad_z, grad_new], dim=-1)
-        grad_hidden_gates = torch.cat([grad_r, grad_z, grad_new * r], dim=-1)
-        return (grad_input_gates, grad_hidden_gates), (grad[0] * z,)
 
     def _activate(self, gates: Gates) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         (ir, iz, i_new), (hr, hz, h_new) = gates[0].chunk(3, dim=-1), gates[1].chunk(3, dim=-1)
@@ -107,8 +76,3 @@ class RNN:
     def step(self, gates: Gates, state: State) -> State:
         total = gates[0] + gates[1]
         return (total.tanh() if self.nonlinearity == "tanh" else total.relu(),)
-
-    def step_back(self, gates: Gates, state: State, grad: State) -> tuple[Gates, State]:
-        (after,) = self.step(gates, state)
-        both = tanh_backward(grad[0], after) if self.nonlinearity == "tanh" else grad[0] * (after > 0)
-        return (both, both), (torch.zeros_like(grad[0]),)

@@ -18,9 +18,7 @@ passes over memory, where the C++ kernels (`kernels.py`) make one.
 
 from __future__ import annotations
 
-import itertools
-from dataclasses import dataclass, replace
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -65,7 +63,19 @@ def gradients(
     wants_weight: bool,
 ) -> Gradients:
     """dX and dW of the module's docstring."""
-    return Rule.at(contraction, product, operands, grad).gradients(grad, wants_input, wants_weight)
+    input, weight = operands.input, operands.weight
+    pairs = _pairs(contraction, operands, grad)
+    for_weight, for_input = split(product, pairs, grad.to(working_dtype(grad.dtype)))
+    if for_weight.scaled_grad is for_input.scaled_grad:  # one call, so that Inductor chooses one layout for D∘g
+        grad_input, grad_weight = _native(contraction, for_input.scaled_grad, operands, grad, wants_input, wants_weight)
+    else:
+        grad_input, _ = _native(contraction, for_input.scaled_grad, operands, grad, wants_input, False)
+        _, grad_weight = _native(contraction, for_weight.scaled_grad, operands, grad, False, wants_weight)
+    if grad_input is not None and for_input.sums is not None:
+        grad_input = contraction.add_along_input(grad_input, for_input.sums, input, weight, pairs)
+    if grad_weight is not None and for_weight.sums is not None:
+        grad_weight = contraction.add_along_weight(grad_weight, for_weight.sums, weight, pairs)
+    return _as(grad_input, input.dtype), _as(grad_weight, weight.dtype)
 
 
 def value(contraction: Contraction, product: Product, input: Tensor, weight: Tensor) -> Tensor:
@@ -78,82 +88,44 @@ def value(contraction: Contraction, product: Product, input: Tensor, weight: Ten
     return (pairs.output * forward_factor(product, measure(pairs))).reshape(p.shape)
 
 
-@dataclass(frozen=True)
-class Rule:
-    """The linear map from a gradient of the output to dX and dW, at one input and weight."""
+def _pairs(contraction: Contraction, operands: Operands, grad: Tensor) -> Pairs:
+    """All pairs of a layer; of `grad`, only the shape and the dtype are used."""
+    input, weight, bias, output = operands
+    dtype = working_dtype(grad.dtype)
+    weight_norms = Norms.of(contraction.weight_square(weight, dtype))
+    input_norms = Norms.of(contraction.input_square(input, weight, grad, dtype))
+    bias = None if output is None or bias is None else contraction.bias_of_pairs(bias, output).to(dtype)
+    if bias is not None and _bias_dominates(bias, weight_norms, input_norms):
+        output = bias = None
+    p = contraction.native(input, weight, None) if output is None else output
+    weights = WeightVectors(weight_norms, grad.dtype, contraction.is_convolution, bias)
+    return Pairs(contraction.as_pairs(p).to(dtype), weights, input_norms)
 
-    contraction: Contraction
-    product: Product
-    input: Tensor
-    weight: Tensor
-    pairs: Pairs
 
-    @classmethod
-    def at(cls, contraction: Contraction, product: Product, operands: Operands, grad: Tensor) -> Rule:
-        """The rule for these operands; of `grad`, only the shape and the dtype are used."""
-        input, weight, bias, output = operands
-        dtype = working_dtype(grad.dtype)
-        weight_norms = Norms.of(contraction.weight_square(weight, dtype))
-        input_norms = Norms.of(contraction.input_square(input, weight, grad, dtype))
-        bias = None if output is None or bias is None else contraction.bias_of_pairs(bias, output).to(dtype)
-        if bias is not None and _bias_dominates(bias, weight_norms, input_norms):
-            output = bias = None
-        p = contraction.native(input, weight, None) if output is None else output
-        weights = WeightVectors(weight_norms, grad.dtype, contraction.is_convolution, bias)
-        p = contraction.as_pairs(p).to(dtype)
-        return cls(contraction, product, input, weight, Pairs(p, weights, input_norms))
+def _native(
+    contraction: Contraction,
+    scaled_grad: Tensor | None,
+    operands: Operands,
+    grad: Tensor,
+    wants_input: bool,
+    wants_weight: bool,
+) -> Gradients:
+    """The native backward of D∘g."""
+    tensors, wanted = (operands.input, operands.weight), (wants_input, wants_weight)
+    if scaled_grad is None:
+        zeros = [torch.zeros_like(t) if asked else None for t, asked in zip(tensors, wanted, strict=True)]
+        return zeros[0], zeros[1]
+    if grad.dtype != torch.float16:
+        return contraction.native_backward(scaled_grad.to(grad.dtype), *tensors, *wanted)
+    # For near-parallel vectors D∘g is large, and the correction cancels most of it: scaled, it does not overflow.
+    scale = _overflow_scale(scaled_grad, grad)
+    results = contraction.native_backward((scaled_grad / scale).to(grad.dtype), *tensors, *wanted)
+    grad_input, grad_weight = (None if t is None else t.to(scaled_grad.dtype) * scale for t in results)
+    return grad_input, grad_weight
 
-    def rows(self, rows: slice) -> Rule:
-        """The rule for some rows of the input of a linear contraction."""
-        return replace(self, input=self.input[rows], pairs=self.pairs.rows(rows))
 
-    def gradients(self, grad: Tensor, wants_input: bool, wants_weight: bool) -> Gradients:
-        """dX and dW."""
-        for_weight, for_input = self.split(grad)
-        if for_weight.scaled_grad is for_input.scaled_grad:  # one call, so that Inductor chooses one layout for D∘g
-            grad_input, grad_weight = self._native(for_input.scaled_grad, grad, wants_input, wants_weight)
-        else:
-            grad_input = self._native(for_input.scaled_grad, grad, wants_input, False)[0]
-            grad_weight = self._native(for_weight.scaled_grad, grad, False, wants_weight)[1]
-        return self._along_input(grad_input, for_input.sums), self._along_weight(grad_weight, for_weight.sums)
-
-    def split(self, grad: Tensor) -> tuple[GradientTerm, GradientTerm]:
-        """The terms for dW and for dX, in the working dtype."""
-        return split(self.product, self.pairs, grad.to(working_dtype(grad.dtype)))
-
-    def weight_gradient(self, term: GradientTerm, grad: Tensor) -> Tensor:
-        """dW."""
-        return cast(Tensor, self._along_weight(self._native(term.scaled_grad, grad, False, True)[1], term.sums))
-
-    def input_gradient(self, term: GradientTerm, grad: Tensor) -> Tensor:
-        """dX."""
-        return cast(Tensor, self._along_input(self._native(term.scaled_grad, grad, True, False)[0], term.sums))
-
-    def _native(self, scaled_grad: Tensor | None, grad: Tensor, wants_input: bool, wants_weight: bool) -> Gradients:
-        """The native backward of D∘g."""
-        operands, wanted = (self.input, self.weight), (wants_input, wants_weight)
-        if scaled_grad is None:
-            grad_input, grad_weight = (
-                torch.zeros_like(t) if asked else None for t, asked in zip(operands, wanted, strict=True)
-            )
-            return grad_input, grad_weight
-        if grad.dtype != torch.float16:
-            return self.contraction.native_backward(scaled_grad.to(grad.dtype), *operands, *wanted)
-        # For near-parallel vectors D∘g is large, and the correction cancels most of it: scaled, it does not overflow.
-        scale = _overflow_scale(scaled_grad, grad)
-        results = self.contraction.native_backward((scaled_grad / scale).to(grad.dtype), *operands, *wanted)
-        grad_input, grad_weight = (None if t is None else t.to(scaled_grad.dtype) * scale for t in results)
-        return grad_input, grad_weight
-
-    def _along_weight(self, result: Tensor | None, sums: Tensor | None) -> Tensor | None:
-        if result is not None and sums is not None:
-            result = self.contraction.add_along_weight(result, sums, self.weight, self.pairs)
-        return None if result is None else result.to(self.weight.dtype)
-
-    def _along_input(self, result: Tensor | None, sums: Tensor | None) -> Tensor | None:
-        if result is not None and sums is not None:
-            result = self.contraction.add_along_input(result, sums, self.input, self.weight, self.pairs)
-        return None if result is None else result.to(self.input.dtype)
+def _as(gradient: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    return None if gradient is None else gradient.to(dtype)
 
 
 def split(product: Product, pairs: Pairs, grad: Tensor) -> tuple[GradientTerm, GradientTerm]:
@@ -193,21 +165,7 @@ def _along(gains: Gains, pairs: Pairs, cos: Tensor, grad: Tensor, scaled_grad: T
 
 def _sums(along: Tensor | None, norm: Tensor, like: Tensor) -> Tensor | None:
     """Σ (L − D)·cos θ·g·‖other vector‖, summed to the shape of `like`."""
-    if along is None:
-        return None
-    along = along * norm
-    return (_per_image(along, like) if torch.compiler.is_compiling() else along).sum_to_size(like.shape)
-
-
-def _per_image(t: Tensor, like: Tensor) -> Tensor:
-    """t, summed over those of its last axes along which `like` has size 1: for a convolution, the spatial axes.
-
-    The first axis, the batch, is left to `sum_to_size`. Inductor's code for one sum of more than 4096 numbers
-    accumulates in memory, and reads all images for some channels before the next; in two steps, sums over 32 images of
-    32² took half as long.
-    """
-    axes = tuple(itertools.takewhile(lambda axis: like.shape[axis] == 1, range(-1, -like.dim(), -1)))
-    return t.sum(axes, keepdim=True) if axes else t
+    return None if along is None else (along * norm).sum_to_size(like.shape)
 
 
 def _times(t: Tensor, factor: Tensor | float) -> Tensor | None:

@@ -26,6 +26,19 @@ def test_writing_into_the_output_changes_no_gradient(kind):
     assert_close(*outputs, 1e-14)
 
 
+@pytest.mark.parametrize("call", [Recurrence.__call__, Recurrence.unrolled])
+@pytest.mark.parametrize("kind", KINDS)
+def test_writing_into_the_last_state_changes_no_gradient(kind, call, monkeypatch):
+    monkeypatch.setattr(Recurrence, "__call__", call)
+    _, ours = build(kind)
+    x, found = sequence({}), []
+    for change in (lambda s: s.mul_(2.0), lambda s: s * 2.0):
+        state = ours(x)[1]
+        total = sum(change(s).sum() for s in (state if isinstance(state, tuple) else (state,)))
+        found.append(torch.autograd.grad(total, list(ours.parameters()), allow_unused=True))
+    assert_close(*([g for g in grads if g is not None] for grads in found), 1e-14)
+
+
 def second_order(layer: nn.Module, x: Tensor, *values: Tensor) -> tuple[Tensor, ...]:
     """The gradients of a loss, with their own graph."""
     names = dict(zip(dict(layer.named_parameters()), values, strict=True))
