@@ -228,6 +228,19 @@ def test_per_sample_gradients_equal_a_loop(case, product):
     assert_close([got], [torch.stack([gradient(w, sample, b) for sample in x])], 1e-13)
 
 
+def test_a_tensor_that_outlived_its_transform_is_an_ordinary_one():
+    kept = []
+
+    def function(x):
+        kept.append(x * 2)
+        return kept[0].sum()
+
+    torch.func.grad(function)(torch.randn(3, 4))
+    weight = torch.randn(5, 4, requires_grad=True)
+    functional.linear(kept[0], weight).sum().backward()
+    assert weight.grad is not None
+
+
 def test_per_sample_gradients_of_a_part_of_a_parameter():
     weight, x = torch.randn(5, 3, requires_grad=True), torch.randn(4, 1, 3)
     gradient = torch.func.grad(lambda w, x: functional.linear(x, w[:2]).square().sum())

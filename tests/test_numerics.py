@@ -279,17 +279,30 @@ def test_r_of_parallel_vectors_is_their_product(dtype):
         torch.testing.assert_close(got.double(), dim * x.double() @ w.double().T, rtol=tolerance, atol=0)
 
 
-def test_tf32_raises_the_floor_on_cuda(monkeypatch):
+def test_tf32_raises_the_floor_on_cuda():
     """p then has 10 bits, whatever its dtype says. There is no GPU here: the rule itself is asked."""
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
-    assert angles.floor_of_sin_square(torch.float32, "cuda", True) == 4 * 2**-10
-    assert angles.floor_of_sin_square(torch.float32, "cuda", False) == 32 * torch.finfo(torch.float32).eps
-    assert angles.floor_of_sin_square(torch.float32, "cpu", True) == 32 * torch.finfo(torch.float32).eps
-    assert angles.floor_of_sin_square(torch.float64, "cuda", True) == 128 * torch.finfo(torch.float64).eps
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
-    assert angles.floor_of_sin_square(torch.float32, "cuda", True) == 32 * torch.finfo(torch.float32).eps
-    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "high")
-    assert angles.floor_of_sin_square(torch.float32, "cuda", False) == 4 * 2**-10
+    coarse, fine = 4 * 2**-10, 32 * torch.finfo(torch.float32).eps
+    convolution, matmul = torch.backends.cudnn.conv, torch.backends.cuda.matmul
+    before = convolution.fp32_precision, matmul.fp32_precision
+
+    def floors():
+        return [angles.floor_of_sin_square(torch.float32, "cuda", is_convolution) for is_convolution in (True, False)]
+
+    try:
+        for allow, precision in ((True, "highest"), (False, "high")):
+            torch.backends.cudnn.allow_tf32 = allow
+            torch.set_float32_matmul_precision(precision)
+            assert floors() == ([coarse, fine] if allow else [fine, coarse])
+        for pair in (("tf32", "ieee"), ("ieee", "tf32")):  # torch's newer settings, after which the older ones raise
+            convolution.fp32_precision, matmul.fp32_precision = pair
+            assert floors() == [coarse if one == "tf32" else fine for one in pair]
+            compiled = torch.compile(lambda t: t * angles.floor_of_sin_square(t.dtype, "cuda", True), backend="eager")
+            assert compiled(torch.ones(())) == torch.tensor(floors()[0])
+            torch._dynamo.reset()
+        assert angles.floor_of_sin_square(torch.float32, "cpu", False) == fine
+        assert angles.floor_of_sin_square(torch.float64, "cuda", False) == 128 * torch.finfo(torch.float64).eps
+    finally:
+        convolution.fp32_precision, matmul.fp32_precision = before
 
 
 @pytest.mark.parametrize("exponent", [-18, -12, 12, 18])

@@ -34,7 +34,12 @@ def floor_of_sin_square(stored: torch.dtype, device_type: str, convolution: bool
 
 
 def _allows_tf32(convolution: bool) -> bool:
-    return torch.backends.cudnn.allow_tf32 if convolution else torch.get_float32_matmul_precision() != "highest"
+    settings = torch.backends.cudnn.conv if convolution else torch.backends.cuda.matmul  # type: ignore[attr-defined]
+    return settings.fp32_precision == "tf32"  # also after `allow_tf32`, which raises once this one was set
+
+
+# What torch.compiler.assume_constant_result does, whose call would import Dynamo: it cannot trace this getter.
+_allows_tf32._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def working_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -99,10 +104,6 @@ class Pairs:
     output: Tensor
     weight: WeightVectors
     input: Norms
-
-    def rows(self, rows: slice) -> Pairs:
-        """The pairs of some rows of a linear layer's input."""
-        return Pairs(self.output[rows], self.weight, Norms(*(norm[rows] for norm in self.input)))
 
 
 def measure(pairs: Pairs) -> Pair:

@@ -10,13 +10,12 @@ input and weight.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, is_grad_enabled, is_inference_mode_enabled
-from torch._C import _are_functorch_transforms_active, _is_any_autocast_enabled  # private: torch has no public ones
+from torch._C import _are_functorch_transforms_active  # private: torch has no public one
 from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 
@@ -66,7 +65,7 @@ def apply(
             return contraction.native(input, weight, bias)
     if not (input.layout == weight.layout == torch.strided):
         raise TypeError(f"product {product} has no gradient for sparse tensors: use .to_dense(), or product 'p'")
-    if _is_any_autocast_enabled() and _autocasts(input.device.type):
+    if _autocasts(input.device.type):
         input, weight, bias = (cast_for_autocast(t) for t in (input, weight, bias))
     if inference:
         return value_of(contraction, product, input, weight, bias)
@@ -75,7 +74,7 @@ def apply(
         return ProductFn.apply(input, weight, bias, contraction, product, keep_output)
     if transformed:
         return TransformedProductFn.apply(input, weight, bias, contraction, product, False)
-    return _apply_eagerly(input, weight, bias, (contraction, product, memory))
+    return EagerProductFn.apply(input, weight, bias, (contraction, product, memory))
 
 
 _REAL = {torch.float32, torch.float64, torch.float16, torch.bfloat16}
@@ -110,11 +109,7 @@ class ProductFn(torch.autograd.Function):
         product: Product,
         keep_output: bool,
     ) -> Tensor:
-        if product.has_native_forward:
-            output = contraction.native(input, weight, bias)
-        else:
-            output = value_of(contraction, product, input, weight, bias)
-        return _no_view(output) if is_compiling() or output._is_view() else output
+        return _forward(contraction, product, input, weight, bias)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -136,17 +131,15 @@ class TransformedProductFn(ProductFn):
         raise RuntimeError(NO_JVP)
 
 
-class EagerProductFn(TransformedProductFn):
+class EagerProductFn(torch.autograd.Function):
     """`ProductFn` for eager mode, in torch's older style without `setup_context`: half the overhead for a small layer.
 
     torch.func does not take this style. With `setup_context`, arguments are bound by their names at every call; and
     each argument, and each attribute of `ctx`, takes 1 µs or more: so all that are not tensors are one tuple.
     """
 
-    setup_context = torch.autograd.Function.setup_context
-
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(
         ctx: Any, input: Tensor, weight: Tensor, bias: Tensor | None, settings: tuple[Contraction, Product, Memory]
     ) -> Tensor:
         contraction, product, memory = settings
@@ -155,7 +148,7 @@ class EagerProductFn(TransformedProductFn):
         # ATen's matmul chooses its kernel by whether weight.T requires a gradient. Inside an autograd function the
         # transpose of a leaf view does not, and the output would differ from the native layer's in its last bits.
         leaf = weight.data.requires_grad_() if weight.requires_grad and weight._is_view() else weight
-        output = ProductFn.forward(input, leaf, bias, contraction, product, False)
+        output = _forward(contraction, product, input, leaf, bias)
         if product.has_native_forward and memory == "save" and type(output) is Tensor:
             # Users write into a layer's output (relu_, +=), and autograd refuses to unpack a saved tensor after that.
             # `.data` shares the memory but not the version counter, so that autograd unpacks it always; `counter`
@@ -177,11 +170,20 @@ class EagerProductFn(TransformedProductFn):
         operands = Operands(input, weight, bias, output)
         return *backward(contraction, product, operands, grad, ctx.needs_input_grad), None
 
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Tensor) -> Tensor:
+        raise RuntimeError(NO_JVP)
+
 
 _NO_DATA = torch.empty(0, device="cpu")
 
-# The C++ `apply` below `Function.apply`, which would look through all arguments for tensors of torch.func.
-_apply_eagerly: Callable[..., Tensor] = super(torch.autograd.Function, EagerProductFn).apply
+
+def _forward(contraction: Contraction, product: Product, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    if product.has_native_forward:
+        output = contraction.native(input, weight, bias)
+    else:
+        output = value_of(contraction, product, input, weight, bias)
+    return _no_view(output) if is_compiling() or output._is_view() else output
 
 
 def _no_view(output: Tensor) -> Tensor:
@@ -213,8 +215,6 @@ def backward(
     grad_bias = contraction.grad_bias(grad, operands.bias) if wants_bias and operands.bias is not None else None
     if not (wants_input or wants_weight):
         return None, None, grad_bias
-    if not _is_any_autocast_enabled():  # a context manager takes as long as the rest of this function
-        return *gradients(contraction, product, operands, grad, wants_input, wants_weight), grad_bias
     with without_autocast(grad):
         return *gradients(contraction, product, operands, grad, wants_input, wants_weight), grad_bias
 

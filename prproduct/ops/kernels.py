@@ -66,7 +66,9 @@ def serves(product: Product, *tensors: Tensor | None) -> bool:
     for t in present:
         if type(t) not in _ORDINARY or t.is_cpu is not on_cpu or t.dtype is not dtype or t.layout is not torch.strided:
             return False
-    if is_legacy_batchedtensor(present[0]):
+        if not on_cpu and t.is_neg():  # Triton reads memory, where such a tensor has the negative of its values
+            return False
+    if any(map(is_legacy_batchedtensor, present)):
         return False
     if on_cpu:
         return dtype in _CPU_DTYPES and library()

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from prproduct.ops import kernels, triton_operators
+from prproduct.products import PR
 
 ROOT = Path(__file__).parents[2]
 STEP = """
@@ -118,6 +119,16 @@ def test_a_gpu_without_triton_is_said_once_and_plain_torch_serves(monkeypatch):
     assert kernels.implementation("cuda:7") == "Triton kernels"
     assert kernels.implementation("mps") == kernels.implementation("meta") == "plain torch"
     kernels.triton_serves.cache_clear()
+
+
+def test_triton_is_not_given_gradients_with_the_negative_bit(monkeypatch):
+    """The gradient of an imaginary part may be one: memory has the negative of its values, and Triton reads memory."""
+    monkeypatch.setattr(kernels, "triton_serves", lambda device: True)
+    grad = torch.ones(2, 3, dtype=torch.complex64, device="meta").conj().imag
+    with torch.no_grad():
+        assert grad.is_neg()
+        assert not kernels.serves(PR(), grad, torch.ones(3, 3, device="meta"))
+        assert kernels.serves(PR(), grad.resolve_neg(), torch.ones(3, 3, device="meta"))
 
 
 def test_running_out_of_memory_at_the_first_kernel_is_torchs_error(monkeypatch):
