@@ -188,6 +188,12 @@ def test_labels_that_point_outside_their_rows_are_refused(first, last):
         PackedCaptions.from_labels(np.ones((2, 3), int), np.array(first, int), np.array(last, int))
 
 
+def test_an_ngram_of_all_images_weighs_exactly_nothing():
+    """With a weight of 1e-15, an empty sample would be equal to an empty reference: 2.5. log(9170) is such a number."""
+    reward = CiderReward.of(PackedCaptions.pack([[[]]] * 9170))
+    assert reward(torch.tensor([[0, 0]]), torch.tensor([0])) == 0
+
+
 def test_samples_without_any_token_score_nothing():
     assert CiderReward.of(PackedCaptions.pack(IMAGES))(
         torch.empty(2, 0, dtype=torch.int64), torch.tensor([0, 1])

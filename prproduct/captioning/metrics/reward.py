@@ -7,7 +7,6 @@ rewarded. Scores are computed by the C++ operators of `torch.ops.prproduct` (`cs
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -164,7 +163,7 @@ class KeyReferences:
     def of(cls, captions: PackedCaptions, frequencies: Frequencies | None) -> KeyReferences:
         """Prepare captions that have their end tokens."""
         keys, counts, images = _count(captions) if frequencies is None else _keys_of(frequencies)
-        rarest = math.log(images)
+        rarest = float(np.log(images))  # math.log may differ in the last bit, and an n-gram of all images must weigh 0
         rarities = rarest - np.log(np.maximum(1.0, counts))
         table, table_rarities = torch.ops.prproduct.ngram_table(_tensor(keys), _tensor(rarities))
         entry_starts, entry_keys, weights, norms = torch.ops.prproduct.weigh_captions(
