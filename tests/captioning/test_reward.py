@@ -200,6 +200,7 @@ def test_samples_without_any_token_score_nothing():
     ).tolist() == [0, 0]
 
 
-def test_frequencies_over_words_are_refused():
-    with pytest.raises(InputError, match="'cat'"):
-        CiderReward.of(PackedCaptions.pack(IMAGES), Frequencies.of([["cat"]]))
+@pytest.mark.parametrize("word", ["cat", str(LARGEST_TOKEN + 1)])
+def test_frequencies_over_anything_but_token_ids_are_refused(word):
+    with pytest.raises(InputError, match=f"'{word}', not token ids"):
+        CiderReward.of(PackedCaptions.pack(IMAGES), Frequencies.of([[f"3 {word}"]]))
