@@ -8,6 +8,8 @@ from collections.abc import Callable
 from statistics import median
 from typing import TypeVar
 
+import numpy as np
+
 from prproduct.captioning.metrics import CiderReward, PackedCaptions
 from prproduct.captioning.metrics.java import coco_captions
 from prproduct.captioning.metrics.reward import LARGEST_TOKEN
@@ -29,7 +31,8 @@ def main() -> None:
     scored = min(_timed(lambda: reward(batch, rows))[0] for _ in range(20))
     print(f"{packed.images:,} images, {len(packed.caption_starts) - 1:,} captions")
     print(f"prepared in {made:.1f} s")
-    print(f"the references take {reward.nbytes / 1e6:.0f} MB, preparing them up to {(_peak() - before) / 1e6:.0f} MB")
+    held = sum(array.nbytes for array in vars(reward.references).values() if isinstance(array, np.ndarray))
+    print(f"the references take {held / 1e6:.0f} MB, preparing them up to {(_peak() - before) / 1e6:.0f} MB")
     print(f"a batch of {len(rows)}: {scored * 1e3:.2f} ms, {len(rows) / scored:,.0f} captions/s")
     ours, theirs = (
         median(_timed(call)[0] for _ in range(repeats)) * 1e3

@@ -1,4 +1,7 @@
-"""The compiled operators of the caption reward: the results of plain Python, and an error for every wrong argument."""
+"""The compiled operators of the caption reward: the n-grams and weights of strings of the same tokens, and errors."""
+
+import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -6,10 +9,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prproduct.captioning.metrics import CiderReward, PackedCaptions, ngram_operators, reward
+from prproduct.captioning.metrics.frequencies import Frequencies, count_ngrams
+from prproduct.captioning.metrics.ngram_metrics import weigh
 from prproduct.captioning.metrics.reward import LARGEST_TOKEN
+from prproduct.ops import kernels
 
-compiled = ngram_operators.operators()
+assert kernels.library()
+compiled = torch.ops.prproduct
 tokens = st.one_of(st.integers(0, 5), st.integers(0, LARGEST_TOKEN))
 captions = st.lists(st.lists(st.lists(tokens, max_size=9), min_size=1, max_size=4), max_size=5)
 samples = st.lists(st.lists(tokens, min_size=7, max_size=7), max_size=5)
@@ -43,37 +49,47 @@ def prepared(images):
     return *table, 2.5, image_starts, caption_starts.diff(), *weighted
 
 
-def assert_same(results, expected):
-    for result, other in zip(results, expected, strict=True):
-        assert result.dtype == other.dtype
-        assert result.shape == other.shape
-        if result.dtype == torch.int64:
-            assert torch.equal(result, other)
-        np.testing.assert_allclose(result, other, rtol=1e-14, atol=1e-14)
+def as_string(ids):
+    return " ".join(map(str, ids))
 
 
-def test_the_compiled_operators_are_the_ones_tested():
-    assert compiled is torch.ops.prproduct
+def ngram_of(key):
+    """The n-gram, of decimal strings, that a key holds: 16 bits for each token id plus one."""
+    key %= 2**64
+    return tuple(str((key >> shift & 0xFFFF) - 1) for shift in (48, 32, 16, 0) if key >> shift)
 
 
 @given(captions)
-def test_references_are_prepared_as_in_plain_python(images):
+def test_distinct_ngrams_are_those_of_each_images_captions_in_ascending_order(images):
+    found = compiled.distinct_ngrams(*packed(images))
+    expected = [{ngram for caption in image for ngram in count_ngrams(as_string(caption))} for image in images]
+    keys, at = found.numpy().view(np.uint64), 0
+    for of_image in expected:
+        part = keys[at : at + len(of_image)]
+        assert {ngram_of(int(key)) for key in part} == of_image
+        assert (part[:-1] < part[1:]).all()
+        at += len(of_image)
+    assert at == len(keys)
+
+
+@given(captions)
+def test_captions_are_weighted_as_their_strings_are(images):
+    """The table has every second n-gram; the rest are as rare as possible."""
     words, caption_starts, image_starts = packed(images)
-    found = compiled.distinct_ngrams(words, caption_starts, image_starts)
-    assert_same([found], [ngram_operators.distinct_ngrams(words, caption_starts, image_starts)])
-    some = found[::2].contiguous()
-    table = compiled.ngram_table(some, rarities_of(some))
-    assert_same(table, ngram_operators.ngram_table(some, rarities_of(some)))
-    call = (words, caption_starts, *table, 2.5)
-    assert_same(compiled.weigh_captions(*call), ngram_operators.weigh_captions(*call))
-
-
-@given(captions.filter(len), samples, tokens, st.randoms())
-def test_samples_are_scored_as_in_plain_python(images, batch, eos, random):
-    rows = ints(*(random.randrange(len(images)) for _ in batch))
-    call = (torch.tensor(batch, dtype=torch.int64).view(-1, 7), rows, eos, *prepared(images))
-    scores = compiled.score_samples(*call)
-    assert_same([scores], [ngram_operators.score_samples(*call)])
+    known = compiled.distinct_ngrams(words, caption_starts, image_starts).unique()[::2].contiguous()
+    counts = torch.arange(1, len(known) + 1, dtype=torch.float64) / 7
+    frequencies = Frequencies(dict(zip(map(ngram_of, known.tolist()), counts.tolist(), strict=True)), 9)
+    rarest = math.log(frequencies.images)
+    table = compiled.ngram_table(known, rarest - counts.clamp(min=1).log())
+    entry_starts, keys, weights, norms = compiled.weigh_captions(words, caption_starts, *table, rarest)
+    flat = [caption for image in images for caption in image]
+    for caption, (begin, end), norm in zip(flat, pairwise(entry_starts.tolist()), norms.tolist(), strict=True):
+        expected = weigh(as_string(caption), frequencies)
+        found = dict(zip(map(ngram_of, keys[begin:end].tolist()), weights[begin:end].tolist(), strict=True))
+        assert found == pytest.approx({k: v for of_order in expected.weights for k, v in of_order.items()}, abs=1e-14)
+        assert norm == pytest.approx(expected.norms, abs=1e-13)
+        ascending = keys[begin:end].numpy().view(np.uint64)
+        assert (ascending[:-1] < ascending[1:]).all()
 
 
 def test_scores_do_not_depend_on_the_number_of_threads():
@@ -91,8 +107,6 @@ def test_keys_with_the_highest_bit_are_larger_than_all_others():
     found = compiled.distinct_ngrams(*packed([[high, [3]]]))
     assert (found.numpy().view(np.uint64)[:-1] < found.numpy().view(np.uint64)[1:]).all()
     assert found[-1] < 0
-    call = (ints(high), ints(0), 0, *prepared([[high, [3]]]))
-    assert compiled.score_samples(*call) == pytest.approx(float(ngram_operators.score_samples(*call)[0]), abs=1e-12)
 
 
 class TestShapesWithNothingIn:
@@ -234,19 +248,5 @@ class TestWrongArguments:
 
 
 @pytest.mark.parametrize("name", RIGHT)
-def test_fake_tensors_have_the_shapes_of_results(name):
-    checks = ("test_schema", "test_faketensor")
-    torch.library.opcheck(getattr(compiled, name).default, kwargs=RIGHT[name], args=(), test_utils=checks)
-
-
-def test_without_the_library_the_reward_is_the_same(monkeypatch):
-    images = [[[1, 2, 3], [1, 2]], [[4, 5, 8]], [[6, LARGEST_TOKEN, LARGEST_TOKEN]]]
-    batch, rows = torch.randint(9, (20, 6)), torch.randint(3, (20,))
-    scores = CiderReward.of(PackedCaptions.pack(images))(batch, rows)
-    monkeypatch.setattr(ngram_operators.kernels, "library", lambda: False)
-    without = ngram_operators.operators.__wrapped__()
-    assert without is ngram_operators
-    monkeypatch.setattr(reward, "operators", lambda: without)
-    plain = CiderReward.of(PackedCaptions.pack(images))(batch, rows)
-    np.testing.assert_allclose(plain, scores, rtol=0, atol=1e-12)
-    assert scores.any()
+def test_the_schema_says_what_is_written_and_shared(name):
+    torch.library.opcheck(getattr(compiled, name).default, kwargs=RIGHT[name], args=(), test_utils=("test_schema",))

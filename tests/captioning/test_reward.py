@@ -10,13 +10,27 @@ from hypothesis import strategies as st
 
 from prproduct.captioning.metrics import CiderReward, Frequencies, PackedCaptions, cider_d
 from prproduct.captioning.metrics.java import coco_captions
-from prproduct.captioning.metrics.reward import LARGEST_TOKEN
+from prproduct.captioning.metrics.reward import LARGEST_TOKEN, KeyReferences, StringReferences
 from prproduct.captioning.metrics.speed import pycocoevalcap_reward, reward_calls, spliced_samples, to_ids
 from prproduct.lab.errors import InputError
+from prproduct.ops import kernels
 
 tokens = st.one_of(st.integers(1, 6), st.integers(1, LARGEST_TOKEN))
 references = st.lists(st.lists(st.lists(tokens, max_size=9), min_size=1, max_size=4), min_size=1, max_size=5)
 samples = st.lists(st.lists(st.one_of(st.just(0), tokens), min_size=7, max_size=7), min_size=1, max_size=5)
+
+
+@pytest.fixture(scope="module", autouse=True, params=[KeyReferences, StringReferences])
+def kind(request):
+    """Every test runs with the compiled operators, and as without the library."""
+    assert kernels.library()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kernels, "library", lambda: request.param is KeyReferences)
+        yield request.param
+
+
+def test_the_references_are_those_that_the_library_decides_on(kind):
+    assert type(CiderReward.of(PackedCaptions.pack([[[1]]])).references) is kind
 
 
 def as_words(ids, end=True):
@@ -46,6 +60,20 @@ def test_frequencies_of_another_corpus_serve(images, batch):
     rows = [0] * len(batch)
     scores = CiderReward.of(PackedCaptions.pack(images), frequencies)(torch.tensor(batch), torch.tensor(rows))
     np.testing.assert_allclose(scores, expected(images, batch, rows, frequencies), rtol=0, atol=1e-9)
+
+
+@given(references, st.lists(st.lists(st.one_of(st.just(7), tokens), max_size=9), max_size=4), samples, st.randoms())
+def test_scores_are_the_same_with_the_library_and_without(images, corpus, batch, random):
+    """With frequencies counted in the references and with given ones; captions end in 7."""
+    images = [[[t for t in caption if t != 7] for caption in image] for image in images]
+    batch, rows = torch.tensor(batch), torch.tensor([random.randrange(len(images)) for _ in batch])
+    captions = PackedCaptions.pack(images).with_end(7)
+    for frequencies in (None, Frequencies.of([[as_words(caption, end=False)] for caption in corpus] or [["7"]])):
+        scores, plain = (
+            kind.of(captions, frequencies).score(batch, rows, 7) for kind in (KeyReferences, StringReferences)
+        )
+        assert scores.dtype == plain.dtype == torch.float64
+        np.testing.assert_allclose(plain, scores, rtol=0, atol=1e-12)
 
 
 IMAGES = [[[1, 2, 3], [1, 2]], [[4, 5, 8]], [[6]]]
@@ -160,12 +188,19 @@ def test_labels_that_point_outside_their_rows_are_refused(first, last):
         PackedCaptions.from_labels(np.ones((2, 3), int), np.array(first, int), np.array(last, int))
 
 
+def test_an_ngram_of_all_images_weighs_exactly_nothing():
+    """With a weight of 1e-15, an empty sample would be equal to an empty reference: 2.5. log(9170) is such a number."""
+    reward = CiderReward.of(PackedCaptions.pack([[[]]] * 9170))
+    assert reward(torch.tensor([[0, 0]]), torch.tensor([0])) == 0
+
+
 def test_samples_without_any_token_score_nothing():
     assert CiderReward.of(PackedCaptions.pack(IMAGES))(
         torch.empty(2, 0, dtype=torch.int64), torch.tensor([0, 1])
     ).tolist() == [0, 0]
 
 
-def test_frequencies_over_words_are_refused():
-    with pytest.raises(InputError, match="'cat'"):
-        CiderReward.of(PackedCaptions.pack(IMAGES), Frequencies.of([["cat"]]))
+@pytest.mark.parametrize("word", ["cat", str(LARGEST_TOKEN + 1)])
+def test_frequencies_over_anything_but_token_ids_are_refused(word):
+    with pytest.raises(InputError, match=f"'{word}', not token ids"):
+        CiderReward.of(PackedCaptions.pack(IMAGES), Frequencies.of([[f"3 {word}"]]))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -156,19 +156,41 @@ def cider_d(
     """
     check_pairs(references, candidates)
     frequencies = frequencies or Frequencies.of(references)
-    each = np.array([_cider(r, c, frequencies) for r, c in zip(references, candidates, strict=True)])
+    each = np.array(
+        [
+            cider_of_image([weigh(reference, frequencies) for reference in captions], weigh(candidate, frequencies))
+            for captions, candidate in zip(references, candidates, strict=True)
+        ]
+    )
     return Score(float(each.mean()), each)
 
 
 class WeightedCaption(NamedTuple):
-    """The weighted n-grams of a caption; n-grams are keys of any hashable type."""
+    """The n-grams of a caption, each with its count times its rarity, the log inverse document frequency."""
 
-    weights: Sequence[Mapping[Any, float]]  # by n
+    weights: Sequence[Mapping[Ngram, float]]  # by n
     norms: list[float]  # by n
     bigrams: int
 
 
-def similarity(candidate: WeightedCaption, reference: WeightedCaption) -> float:
+def weigh(caption: str, frequencies: Frequencies) -> WeightedCaption:
+    """Count and weight the n-grams of a caption."""
+    weights: list[dict[Ngram, float]] = [{} for _ in range(ORDER)]
+    log_images = math.log(frequencies.images)
+    for ngram, count in count_ngrams(caption).items():
+        rarity = log_images - math.log(max(1.0, frequencies.counts.get(ngram, 0)))
+        weights[len(ngram) - 1][ngram] = count * rarity
+    norms = [math.sqrt(sum(w * w for w in of_order.values())) for of_order in weights]
+    return WeightedCaption(weights, norms, max(0, len(caption.split()) - 1))
+
+
+def cider_of_image(references: Sequence[WeightedCaption], candidate: WeightedCaption) -> float:
+    """CIDEr-D of a candidate for an image with these references."""
+    total = sum(_similarity(candidate, reference) for reference in references)
+    return SCALE * total / (ORDER * len(references))
+
+
+def _similarity(candidate: WeightedCaption, reference: WeightedCaption) -> float:
     """Σ over n of Σ_g min(c_g, r_g)·r_g / (‖c‖‖r‖), times exp(−(l_c − l_r)²/2σ²)."""
     total = 0.0
     for n in range(ORDER):
@@ -179,19 +201,3 @@ def similarity(candidate: WeightedCaption, reference: WeightedCaption) -> float:
         norms = candidate.norms[n] * reference.norms[n]
         total += common / norms if norms != 0 else common
     return total * math.exp(-((candidate.bigrams - reference.bigrams) ** 2) / (2 * SIGMA**2))
-
-
-def _cider(references: Sequence[str], candidate: str, frequencies: Frequencies) -> float:
-    weighted = _weigh(candidate, frequencies)
-    total = sum(similarity(weighted, _weigh(reference, frequencies)) for reference in references)
-    return SCALE * total / (ORDER * len(references))
-
-
-def _weigh(caption: str, frequencies: Frequencies) -> WeightedCaption:
-    weights: list[dict[Ngram, float]] = [{} for _ in range(ORDER)]
-    log_images = math.log(frequencies.images)
-    for ngram, count in count_ngrams(caption).items():
-        rarity = log_images - math.log(max(1.0, frequencies.counts.get(ngram, 0)))
-        weights[len(ngram) - 1][ngram] = count * rarity
-    norms = [math.sqrt(sum(w * w for w in of_order.values())) for of_order in weights]
-    return WeightedCaption(weights, norms, max(0, len(caption.split()) - 1))

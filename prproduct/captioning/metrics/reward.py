@@ -1,15 +1,15 @@
 """CIDEr-D as a reward: the scores of sampled captions, given as token ids, in a small part of the sampling's time.
 
-Everything that depends on the references alone is computed once: their n-grams are counted over all images, weighted
-and sorted, and stored in flat arrays, in memory and optionally in a file. The end token is part of a caption, in
-references and in samples; without it, captions that stop in the middle would be rewarded.
+The end token is part of a caption, in references and in samples; without it, captions that stop in the middle would be
+rewarded. Scores are computed by the C++ operators of `torch.ops.prproduct` (`csrc/ngrams.cpp`) on n-grams packed into
+64-bit keys, or, without the compiled library, by the functions of `ngram_metrics` on token ids written as strings.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from prproduct.captioning.metrics.frequencies import Frequencies
-from prproduct.captioning.metrics.ngram_operators import operators
+from prproduct.captioning.metrics.ngram_metrics import cider_of_image, weigh
 from prproduct.lab.errors import InputError
+from prproduct.ops import kernels
 
 LARGEST_TOKEN = 2**16 - 2  # an n-gram's 64-bit key holds four token ids, each plus one, of 16 bits
 
@@ -86,6 +87,11 @@ class PackedCaptions:
         counts = last.astype(np.int64) - first.astype(np.int64) + 1
         return cls(used[written].astype(np.int32), _starts(lengths), _starts(counts))
 
+    def with_end(self, eos: int) -> PackedCaptions:
+        """The same captions with the token `eos` after each."""
+        starts = self.caption_starts + np.arange(len(self.caption_starts))
+        return PackedCaptions(np.insert(self.tokens, self.caption_starts[1:], eos), starts, self.image_starts)
+
 
 def _starts(lengths: Sequence[int] | NDArray[np.integer]) -> NDArray[np.int64]:
     """Offsets (n + 1,) of n consecutive pieces of these lengths."""
@@ -94,23 +100,16 @@ def _starts(lengths: Sequence[int] | NDArray[np.integer]) -> NDArray[np.int64]:
 
 @dataclass(frozen=True, eq=False)
 class CiderReward:
-    """The weighted references of many images; called with samples, it returns their CIDEr-D.
+    """The references of many images; called with samples, it returns their CIDEr-D.
 
     >>> reward = CiderReward.of(PackedCaptions.pack([[[1, 2, 3], [1, 2]], [[4, 5, 8]], [[6]]]))
     >>> reward(torch.tensor([[1, 2, 3, 0, 0], [4, 5, 8, 0, 9], [4, 4, 4, 4, 4]]), torch.tensor([0, 1, 2]))
     tensor([ 6.5098, 10.0000,  0.0000], dtype=torch.float64)
     """
 
-    image_starts: NDArray[np.int64]  # (images + 1,)
-    lengths: NDArray[np.int64]  # (captions,), in tokens, including the end token
-    entry_starts: NDArray[np.int64]  # (captions + 1,)
-    keys: NDArray[np.uint64]  # (entries,), the distinct n-grams of each caption, sorted
-    weights: NDArray[np.float64]  # (entries,), count times rarity, the log inverse document frequency
-    norms: NDArray[np.float64]  # (captions, ORDER)
-    table: NDArray[np.uint64]  # (slots,), hash table of all n-grams with a document frequency
-    table_rarities: NDArray[np.float64]  # (slots,)
-    rarest: NDArray[np.float64]  # (), the rarity of every n-gram outside of the table: log(images)
-    eos: NDArray[np.int64]  # (), the end token
+    references: KeyReferences | StringReferences
+    images: int
+    eos: int
 
     @classmethod
     def of(cls, captions: PackedCaptions, frequencies: Frequencies | None = None, eos: int = 0) -> CiderReward:
@@ -122,20 +121,10 @@ class CiderReward:
             raise InputError(f"captions that end in {eos}; an end is a token id from 0 to {LARGEST_TOKEN}")
         if (captions.tokens == eos).any():
             raise InputError(f"references with their end ({eos}) in them; give them without it, it is added")
-        tokens, starts = _with_end(captions, eos)
-        keys, counts, images = _count(tokens, starts, captions) if frequencies is None else _keys_of(frequencies)
-        rarest = math.log(images)
-        rarities = rarest - np.log(np.maximum(1.0, counts))
-        table, table_rarities = operators().ngram_table(_tensor(keys), _tensor(rarities))
-        entry_starts, entry_keys, weights, norms = operators().weigh_captions(
-            _tensor(tokens), _tensor(starts), table, table_rarities, rarest
-        )
-        # Copied since NumPy allocates huge pages and torch does not: a batch takes a sixth less time.
-        return cls(
-            captions.image_starts, np.diff(starts), entry_starts.numpy(), _as_keys(entry_keys).copy(),
-            weights.numpy().copy(), norms.numpy(), _as_keys(table).copy(), table_rarities.numpy().copy(),
-            np.array(rarest), np.array(eos),
-        )  # fmt: skip
+        if frequencies is not None:
+            _check_ids(frequencies)
+        prepare = KeyReferences.of if kernels.library() else StringReferences.of
+        return cls(prepare(captions.with_end(eos), frequencies), captions.images, eos)
 
     def __call__(self, samples: Tensor, rows: Tensor) -> Tensor:
         """CIDEr-D (batch,) in float64, on the samples' device, of samples (batch, length) for images `rows` (batch,).
@@ -152,30 +141,93 @@ class CiderReward:
                 raise TypeError(f"{what} of {tensor.dtype}; they must be of integers, such as torch.int64")
         tokens, images = (t.detach().to("cpu", torch.int64).contiguous() for t in (samples, rows))
         _check_range("token ids", tokens, LARGEST_TOKEN)
-        _check_range("rows", images, len(self.image_starts) - 2)
+        _check_range("rows", images, self.images - 1)
+        return self.references.score(tokens, images, self.eos).to(samples.device)
+
+
+@dataclass(frozen=True, eq=False)
+class KeyReferences:
+    """References for the C++ operators: counted, weighted and sorted once, and stored in flat arrays."""
+
+    image_starts: NDArray[np.int64]  # (images + 1,)
+    lengths: NDArray[np.int64]  # (captions,), in tokens, including the end token
+    entry_starts: NDArray[np.int64]  # (captions + 1,)
+    keys: NDArray[np.uint64]  # (entries,), the distinct n-grams of each caption, sorted
+    weights: NDArray[np.float64]  # (entries,), count times rarity, the log inverse document frequency
+    norms: NDArray[np.float64]  # (captions, ORDER)
+    table: NDArray[np.uint64]  # (slots,), hash table of all n-grams with a document frequency
+    table_rarities: NDArray[np.float64]  # (slots,)
+    rarest: float  # the rarity of every n-gram outside of the table: log(images)
+
+    @classmethod
+    def of(cls, captions: PackedCaptions, frequencies: Frequencies | None) -> KeyReferences:
+        """Prepare captions that have their end tokens."""
+        keys, counts, images = _count(captions) if frequencies is None else _keys_of(frequencies)
+        rarest = float(np.log(images))  # math.log may differ in the last bit, and an n-gram of all images must weigh 0
+        rarities = rarest - np.log(np.maximum(1.0, counts))
+        table, table_rarities = torch.ops.prproduct.ngram_table(_tensor(keys), _tensor(rarities))
+        entry_starts, entry_keys, weights, norms = torch.ops.prproduct.weigh_captions(
+            _tensor(captions.tokens), _tensor(captions.caption_starts), table, table_rarities, rarest
+        )
+        # Copied since NumPy allocates huge pages and torch does not: a batch takes a sixth less time.
+        return cls(
+            captions.image_starts, np.diff(captions.caption_starts), entry_starts.numpy(), _as_keys(entry_keys).copy(),
+            weights.numpy().copy(), norms.numpy(), _as_keys(table).copy(), table_rarities.numpy().copy(), rarest,
+        )  # fmt: skip
+
+    def score(self, samples: Tensor, rows: Tensor, eos: int) -> Tensor:
+        """CIDEr-D (batch,) of each row of `samples`, up to and including its first `eos`, for image rows[b]."""
         references = (self.image_starts, self.lengths, self.entry_starts, self.keys, self.weights, self.norms)
         table, table_rarities, *weighted = map(_tensor, (self.table, self.table_rarities, *references))
-        rarest, eos = float(self.rarest), int(self.eos)
-        scores: Tensor = operators().score_samples(tokens, images, eos, table, table_rarities, rarest, *weighted)
-        return scores.to(samples.device)
-
-    @property
-    def nbytes(self) -> int:
-        """Size of the prepared references in bytes."""
-        return sum(getattr(self, field.name).nbytes for field in fields(self))
+        scores: Tensor = torch.ops.prproduct.score_samples(
+            samples, rows, eos, table, table_rarities, self.rarest, *weighted
+        )
+        return scores
 
 
-def _with_end(captions: PackedCaptions, eos: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """The captions' tokens with `eos` after each caption, and the offsets (captions + 1,) of the captions in them."""
-    starts = captions.caption_starts + np.arange(len(captions.caption_starts))
-    return np.insert(captions.tokens, captions.caption_starts[1:], eos), starts
+@dataclass(frozen=True, eq=False)
+class StringReferences:
+    """References for installations without the compiled library: captions of token ids written as decimal strings.
+
+    They are weighted in each call. The weighted captions of all images would take several times the memory.
+    """
+
+    captions: Sequence[Sequence[str]]  # of each image
+    frequencies: Frequencies
+
+    @classmethod
+    def of(cls, captions: PackedCaptions, frequencies: Frequencies | None) -> StringReferences:
+        """Prepare captions that have their end tokens."""
+        written = [_as_words(captions.tokens[a:b].tolist()) for a, b in pairwise(captions.caption_starts.tolist())]
+        of_images = [written[a:b] for a, b in pairwise(captions.image_starts.tolist())]
+        return cls(of_images, frequencies or Frequencies.of(of_images))
+
+    def score(self, samples: Tensor, rows: Tensor, eos: int) -> Tensor:
+        """CIDEr-D (batch,) of each row of `samples`, up to and including its first `eos`, for image rows[b]."""
+        images = rows.tolist()
+        references = {row: [weigh(caption, self.frequencies) for caption in self.captions[row]] for row in set(images)}
+        scores = []
+        for sample, row in zip(samples.tolist(), images, strict=True):
+            caption = sample[: sample.index(eos) + 1] if eos in sample else sample
+            scores.append(cider_of_image(references[row], weigh(_as_words(caption), self.frequencies)))
+        return torch.tensor(scores, dtype=torch.float64)
 
 
-def _count(
-    tokens: NDArray[np.int32], starts: NDArray[np.int64], captions: PackedCaptions
-) -> tuple[NDArray[np.uint64], NDArray[np.int64], int]:
+def _as_words(tokens: Sequence[int]) -> str:
+    return " ".join(map(str, tokens))
+
+
+def _check_ids(frequencies: Frequencies) -> None:
+    for word in {word for ngram in frequencies.counts for word in ngram}:
+        if not (word.isdecimal() and int(word) <= LARGEST_TOKEN):
+            raise InputError(f"n-gram frequencies have {word!r}, not token ids; a reward needs those over token ids")
+
+
+def _count(captions: PackedCaptions) -> tuple[NDArray[np.uint64], NDArray[np.int64], int]:
     """The keys of all n-grams, the number of images that contain each, and the number of all images."""
-    distinct = operators().distinct_ngrams(_tensor(tokens), _tensor(starts), _tensor(captions.image_starts))
+    distinct = torch.ops.prproduct.distinct_ngrams(
+        _tensor(captions.tokens), _tensor(captions.caption_starts), _tensor(captions.image_starts)
+    )
     return *np.unique(_as_keys(distinct), return_counts=True), captions.images
 
 
@@ -185,10 +237,6 @@ def _keys_of(frequencies: Frequencies) -> tuple[NDArray[np.uint64], NDArray[np.f
     for k, ngram in enumerate(frequencies.counts):
         key = 0
         for word in ngram:
-            if not (word.isdecimal() and int(word) <= LARGEST_TOKEN):
-                raise InputError(
-                    f"n-gram frequencies have {word!r}, not token ids; a reward needs those over token ids"
-                )
             key = key << 16 | int(word) + 1
         keys[k] = key
     return keys, np.fromiter(frequencies.counts.values(), np.float64, len(keys)), frequencies.images

@@ -124,8 +124,8 @@ def test_frequencies_are_those_that_a_reward_counts_itself(longest):
     captions = prepared.encode(DESCRIBED, WORDS, longest)
     references = PackedCaptions.pack([image.captions for image in captions.of("train")])
     given, own = CiderReward.of(references, captions.frequencies), CiderReward.of(references)
-    assert np.array_equal(given.keys, own.keys)
-    assert np.allclose(given.weights, own.weights, rtol=1e-12)
+    assert np.array_equal(given.references.keys, own.references.keys)
+    assert np.allclose(given.references.weights, own.references.weights, rtol=1e-12)
     assert captions.frequencies.counts[("0",)] == 2  # ends are counted
     assert captions.frequencies.vocabulary == WORDS.fingerprint
 
