@@ -276,6 +276,19 @@ def test_times_of_runs_that_shared_their_core_are_not_compared(tmp_path, busy):
     assert "PR | 1 | 13.8 s | 1.5 s | 125 ms | – | – | –" in text
 
 
+def test_time_of_recording_angles_is_not_taken_for_that_of_the_product(tmp_path):
+    made_run(tmp_path / "p", "xe", "p", seconds=1.0)
+    made_run(tmp_path / "pr", "xe", "pr", seconds=3.0, angles=0.4)
+    text = all_said([tmp_path])
+    assert "times as long" not in text
+    assert "PR | 1 | 33.0 s | 1.5 s | 300 ms | – | – | – | x86_64, cpu, 1 thread, angles every 5 steps" in text
+    made_run(tmp_path / "p1", "xe", "p", 1, seconds=2.5, angles=0.4)
+    made_run(tmp_path / "pr1", "xe", "pr", 1, seconds=1.5)
+    text = all_said([tmp_path])
+    one, other = "1.50 times as long as one of P (x86_64, cpu, 1 thread)", "1.20 times as long as one of P (x86_64,"
+    assert f"a training step of PR took {one}; a training step of PR took {other}" in text
+
+
 def test_angles_at_the_end_are_compared_part_by_part_in_both_phases(tmp_path):
     for phase in ("xe", "rl"):
         made_run(tmp_path / f"p-{phase}", phase, "p", angles=0.3)
