@@ -27,6 +27,7 @@ from prproduct.lab.options import option
 from prproduct.lab.report.content import display
 
 PHASE_NAMES = {"xe": "cross-entropy", "rl": "REINFORCE"}
+IMAGES_AT_ONCE = 50  # in a batch of the search
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,6 @@ def generate_captions(
     images: Sequence[ImageId],
     search: Search | None = None,
     *,
-    batch_size: int = 50,
     progress: Callable[[int], Any] = lambda images: None,
 ) -> Iterator[GeneratedCaption]:
     """A caption of each image, in their order; `progress` is called with the number of images of each batch."""
@@ -71,8 +71,8 @@ def generate_captions(
     limits = Limits(
         search.longest, search.shortest, None if search.unknown else vocabulary.unknown, search.block_trigrams
     )
-    for start in range(0, len(images), batch_size):
-        batch = images[start : start + batch_size]
+    for start in range(0, len(images), IMAGES_AT_ONCE):
+        batch = images[start : start + IMAGES_AT_ONCE]
         regions = collate([features.of(image) for image in batch])
         with torch.inference_mode():
             memory = model.encode(*regions.to(device))

@@ -102,13 +102,3 @@ SETTING = {
     "epoch": "not stated",
     "seeds": "one number each",
 }
-
-
-def table_2(phase: str, product: str, metric: str) -> float | None:
-    """A number of Table 2; None for a product that the table does not have.
-
-    >>> table_2("rl", "pr", "CIDEr"), table_2("rl", "pr-w", "CIDEr")
-    (128.3, None)
-    """
-    row = TABLE_2[phase].get(product)
-    return None if row is None else row[METRICS.index(metric)]

@@ -117,7 +117,7 @@ def write_scores(
     progress: Progress = lambda step, done, total: None,
 ) -> dict[str, Any]:
     """Compute the metrics that have no score yet for a run's captions; write and return all scores."""
-    scored, captions = _read_scores(folder, split), read_results(captions_file(folder, split))
+    scored, captions = scores_of(folder, split), read_results(captions_file(folder, split))
     done = set(scored["metrics"]) - set(scored["failures"])
     missing = [metric for metric in metrics if metric not in done]
     if not missing and set(extra_metrics or {}) <= set(scored["scores"]):
@@ -141,7 +141,7 @@ def add_scores(
     extra_metrics: Mapping[str, CaptionMetric] | None = None,
 ) -> dict[str, Any]:
     """Add an evaluation of a run's captions by `metrics` to its scores file, and return all scores."""
-    scored = _read_scores(folder, split)
+    scored = scores_of(folder, split)
     before = json.dumps(scored)
     done = set(scored["metrics"]) - set(scored["failures"])
     scored["scores"] |= {name: float(score.total) for name, score in evaluation.scores.items()}
@@ -154,6 +154,29 @@ def add_scores(
     if json.dumps(scored) != before:
         _write_json(scores_file(folder, split), scored)
     return scored
+
+
+def scores_of(folder: str | Path, split: str = "test") -> dict[str, Any]:
+    """The content of a run's scores file: `how` captions were searched for, `scores` (1 is 100 %), and `failures`.
+
+    >>> scores_of("runs/a")
+    Traceback (most recent call last):
+    prproduct.lab.errors.InputError: runs/a/results/scores_test.json: no such file; caption the images of test
+    """
+    path = scores_file(folder, split)
+    if not path.is_file():
+        raise InputError(f"{path}: no such file; caption the images of {split}")
+    content = read_json(path)
+    kinds = {"how": dict, "images": int, "metrics": list, "scores": dict, "failures": dict}
+    wrong = [name for name, kind in kinds.items() if not isinstance(content.get(name), kind)]
+    if not wrong:
+        scores = content["scores"].items()
+        wrong = [name for name, value in scores if isinstance(value, bool) or not isinstance(value, int | float)]
+    if not wrong and not isinstance(content["how"].get("search"), dict):
+        wrong = ["how"]  # or captioning was stopped while it replaced the captions of another search
+    if wrong:
+        raise InputError(f"{path}: not the scores of captions, {wrong[0]} is wrong; remove it and caption again")
+    return content
 
 
 def save_captions(path: Path, captions: Sequence[GeneratedCaption]) -> None:
@@ -201,16 +224,6 @@ def read_examples(path: Path) -> list[Example]:
         image, file = image_id_field(path, entry, "image_id"), string_field(path, entry, "file")
         examples.append(Example(image, file, tuple(references)))
     return examples
-
-
-def _read_scores(folder: str | Path, split: str) -> dict[str, Any]:
-    path = scores_file(folder, split)
-    scored = read_json(path)
-    kinds = {"metrics": list, "scores": dict, "failures": dict}
-    wrong = [name for name, kind in kinds.items() if not isinstance(scored.get(name), kind)]
-    if wrong:
-        raise InputError(f"{path}: not the scores of captions, {wrong[0]} is wrong; remove it and caption again")
-    return scored
 
 
 def _write_json(path: Path, content: Any) -> None:

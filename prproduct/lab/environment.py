@@ -14,7 +14,7 @@ import torch
 
 import prproduct
 
-_PACKAGES = ("torch", "numpy", "lightning-fabric", "safetensors")
+_PACKAGES = ("numpy", "lightning-fabric", "safetensors")
 
 
 def environment() -> dict[str, Any]:
@@ -23,12 +23,12 @@ def environment() -> dict[str, Any]:
     >>> environment()["versions"]["torch"] == torch.__version__
     True
     """
-    versions = {"python": platform.python_version(), "prproduct": prproduct.__version__}
+    versions = {"python": platform.python_version(), "prproduct": prproduct.__version__, "torch": torch.__version__}
     for package in _PACKAGES:
         versions[package] = metadata.version(package)
     name = Path(sys.argv[0]).name
     return {
-        "versions": versions | {"torch": torch.__version__},
+        "versions": versions,
         "commit": commit(),
         "command": shlex.join([name if name != "__main__.py" else "prproduct", *sys.argv[1:]]),
         "system": platform.platform(),

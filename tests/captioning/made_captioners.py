@@ -10,6 +10,7 @@ from prproduct.captioning.report.training import OTHERS, PARTS
 from prproduct.probe import AngleRecord, write_jsonl
 
 NAMES = ("Bleu_1", "Bleu_2", "Bleu_3", "Bleu_4", "METEOR", "ROUGE_L", "CIDEr")
+EVERY = 5  # steps between records of angles
 NO_SPICE = {"spice": "SPICE needs two jars that are not there"}
 DATA = {"captions": "c" * 16, "vocabulary": "v" * 16, "words": 101, "features": "f" * 16, "width": 6}
 EXAMPLES = [
@@ -34,7 +35,7 @@ def made_run(folder, phase="xe", product="pr", seed=0, cider=0.5, *, ended="end"
     said = {
         "format": 1,
         "task": "captioner",
-        "config": asdict(config),
+        "config": {**asdict(config), "angles": EVERY if angles else 0},
         "data": known["data"],
         "environment": {
             "versions": {"torch": "2.13.0"},
@@ -96,7 +97,9 @@ def _write_results(folder, product, phase, cider, beams, true):
 
 def _write_angles(folder, product, sin, training):
     for place, layer in enumerate((*PARTS, *OTHERS)):
-        found = [_angle(layer, product, step, sin + 0.01 * place + 0.001 * step, training) for step in range(0, 30, 5)]
+        found = [
+            _angle(layer, product, step, sin + 0.01 * place + 0.001 * step, training) for step in range(0, 30, EVERY)
+        ]
         write_jsonl(found, folder / "angles.jsonl")
 
 

@@ -17,10 +17,11 @@ from prproduct import reporting
 from prproduct.captioning import paper, report
 from prproduct.captioning.configuration import UNUSED, CaptionerConfig
 from prproduct.captioning.dataset import CaptionDataset
+from prproduct.captioning.metrics.score import Evaluation
 from prproduct.captioning.report.runs import comparisons, groups
 from prproduct.captioning.report.scores import COLUMNS, Column
 from prproduct.captioning.report.training import PARTS, endings, series, share, step_seconds
-from prproduct.captioning.results import examples_file, read_examples, write_results
+from prproduct.captioning.results import add_scores, examples_file, read_examples, write_results
 from prproduct.cli import main
 from prproduct.lab.errors import InputError
 from prproduct.lab.report import files
@@ -276,6 +277,19 @@ def test_times_of_runs_that_shared_their_core_are_not_compared(tmp_path, busy):
     assert "PR | 1 | 13.8 s | 1.5 s | 125 ms | – | – | –" in text
 
 
+def test_time_of_recording_angles_is_not_taken_for_that_of_the_product(tmp_path):
+    made_run(tmp_path / "p", "xe", "p", seconds=1.0)
+    made_run(tmp_path / "pr", "xe", "pr", seconds=3.0, angles=0.4)
+    text = all_said([tmp_path])
+    assert "times as long" not in text
+    assert "PR | 1 | 33.0 s | 1.5 s | 300 ms | – | – | – | x86_64, cpu, 1 thread, angles every 5 steps" in text
+    made_run(tmp_path / "p1", "xe", "p", 1, seconds=2.5, angles=0.4)
+    made_run(tmp_path / "pr1", "xe", "pr", 1, seconds=1.5)
+    text = all_said([tmp_path])
+    one, other = "1.50 times as long as one of P (x86_64, cpu, 1 thread)", "1.20 times as long as one of P (x86_64,"
+    assert f"a training step of PR took {one}; a training step of PR took {other}" in text
+
+
 def test_angles_at_the_end_are_compared_part_by_part_in_both_phases(tmp_path):
     for phase in ("xe", "rl"):
         made_run(tmp_path / f"p-{phase}", phase, "p", angles=0.3)
@@ -348,6 +362,11 @@ def test_tables_3_and_4_are_folded_below_what_differs(tmp_path):
     assert "captions | COCO, Karpathy's split | world" in text
 
 
+def _scores_text(**changed):
+    known = {"how": {"search": {}}, "images": 1, "metrics": ["cider"], "scores": {"CIDEr": 0.5}, "failures": {}}
+    return json.dumps(known | changed)
+
+
 def test_the_papers_tables_are_whole():
     assert all(len(row) == len(paper.METRICS) for rows in paper.TABLE_2.values() for row in rows.values())
     assert all(len(method.numbers) == len(paper.METRICS) for method in paper.TABLE_3)
@@ -367,7 +386,12 @@ def test_the_papers_tables_are_whole():
     ("file", "content", "message"),
     [
         ("results/scores_test.json", "[]", "scores_test.json"),
-        ("results/scores_test.json", '{"scores": {"CIDEr": "high"}, "failures": {}, "how": {}}', "CIDEr is wrong"),
+        (
+            "results/scores_test.json",
+            _scores_text(scores={"CIDEr": "high"}),
+            "CIDEr is wrong; remove it and caption again",
+        ),
+        ("results/scores_test.json", _scores_text(how={}), "how is wrong"),
         ("results/scores_test.json", '{"scores": {}}', "not the scores of captions"),
         ("results/captions_test_results.json", '{"a": 1}', "captions_test_results.json"),
         ("results/examples_test.json", '[{"image_id": 7, "file": "a"}]', "without 'references'"),
@@ -397,6 +421,16 @@ def test_scores_that_are_not_there_are_an_error_that_names_the_file(tmp_path):
     made_run(tmp_path / "a", cider=None)
     with pytest.raises(InputError, match=r"a/results/scores_test\.json: no such file"):
         report.scores_of(tmp_path / "a")
+
+
+def test_scores_are_added_to_no_file_that_a_report_refuses(tmp_path):
+    made_run(tmp_path / "a")
+    path = tmp_path / "a" / "results" / "scores_test.json"
+    path.write_text(_scores_text(how={}))  # as captioning leaves it that is stopped while it replaces captions
+    before = path.read_text()
+    with pytest.raises(InputError, match=r"how is wrong; remove it and caption again"):
+        add_scores(tmp_path / "a", "test", {7: "A dog."}, Evaluation(), ["cider"])
+    assert path.read_text() == before
 
 
 def test_runs_of_another_task_are_refused(tmp_path):

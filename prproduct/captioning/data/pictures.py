@@ -29,6 +29,7 @@ SUFFIXES = (
     *(".dng", ".cr2", ".cr3", ".nef", ".arw", ".raf", ".orf", ".rw2"),  # raw files of cameras
 )
 SMALLEST_SIDE = 8  # pixels
+DRAFT_SIDE = 512  # pixels that a large JPEG has at least when it is decoded at a fraction of its size
 MOST_PIXELS = 89_478_485  # decoded at once, 268 MB; Pillow's own limit
 # Formats that Pillow recognizes in files that are no pictures.
 _OTHER_FORMATS = (
@@ -233,11 +234,11 @@ class Reader:
         return self._archives[picture.place].read(picture.member)
 
 
-def open_picture(content: io.BytesIO, least: int = 512) -> Image.Image:
+def open_picture(content: io.BytesIO) -> Image.Image:
     """Decode a picture to RGB, rotated by its EXIF orientation, on white if it is transparent.
 
-    Large JPEGs are decoded at a fraction of their size, not below `least` pixels per side; the limit on pixels is for
-    the decoded size.
+    Large JPEGs are decoded at a fraction of their size, not below `DRAFT_SIDE` pixels per side; the limit on pixels is
+    for the decoded size.
     """
     _register_heif()
     with warnings.catch_warnings():
@@ -251,7 +252,7 @@ def open_picture(content: io.BytesIO, least: int = 512) -> Image.Image:
                     f"{image.width}×{image.height} pixels; at least {SMALLEST_SIDE} a side are needed"
                 )
             full_size = image.size
-            image.draft("RGB", (least, least))
+            image.draft("RGB", (DRAFT_SIDE, DRAFT_SIDE))
             if image.width * image.height > MOST_PIXELS:
                 raise UnreadableError(
                     f"{full_size[0]}×{full_size[1]} pixels; more than {MOST_PIXELS // 10**6} million are read of JPEGs "

@@ -32,14 +32,14 @@ DAMAGED = (KeyError, IndexError, ValueError, EOFError, RuntimeError, zipfile.Bad
 Ngram = tuple[str, ...]
 
 
-def count_ngrams(caption: str, order: int = ORDER) -> Counter[Ngram]:
-    """The number of occurrences of each n-gram of 1 to `order` words.
+def count_ngrams(caption: str) -> Counter[Ngram]:
+    """The number of occurrences of each n-gram of 1 to `ORDER` words.
 
-    >>> count_ngrams("a cat a", 2)
-    Counter({('a',): 2, ('cat',): 1, ('a', 'cat'): 1, ('cat', 'a'): 1})
+    >>> count_ngrams("a cat a")
+    Counter({('a',): 2, ('cat',): 1, ('a', 'cat'): 1, ('cat', 'a'): 1, ('a', 'cat', 'a'): 1})
     """
     words = caption.split()
-    return Counter(tuple(words[i : i + n]) for n in range(1, order + 1) for i in range(len(words) - n + 1))
+    return Counter(tuple(words[i : i + n]) for n in range(1, ORDER + 1) for i in range(len(words) - n + 1))
 
 
 @dataclass(frozen=True)

@@ -28,8 +28,7 @@ from prproduct.captioning.inference import (
     run_labels,
 )
 from prproduct.captioning.model import Captioner
-from prproduct.captioning.report.scores import scores_of
-from prproduct.captioning.results import scores_file
+from prproduct.captioning.results import scores_file, scores_of
 from prproduct.lab import checkpoints, runs
 from prproduct.lab.errors import InputError
 from prproduct.lab.files import as_json, read_json, replace_durably

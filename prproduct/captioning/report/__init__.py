@@ -9,9 +9,9 @@ from prproduct.captioning.report.beside_paper import beside_paper
 from prproduct.captioning.report.gallery import gallery
 from prproduct.captioning.report.results import results
 from prproduct.captioning.report.runs import comparisons, groups, runs_table
-from prproduct.captioning.report.scores import scores_of
 from prproduct.captioning.report.summary import summary
 from prproduct.captioning.report.training import angles, cost, training
+from prproduct.captioning.results import scores_of
 from prproduct.lab.errors import InputError
 from prproduct.lab.report import files
 from prproduct.lab.report.content import Section

@@ -51,6 +51,8 @@ _NOT_SHARED = ("product", "seed", "phase", *HARMLESS)
 class Run(observations.Run):
     """A captioner's run."""
 
+    COMPLETE = 0.9  # epochs of cross-entropy differ by a few words
+
     @cached_property
     def scores(self) -> Scores | None:
         """The scores of its test captions; None if they are not scored."""

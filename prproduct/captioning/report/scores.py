@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from prproduct.captioning.inference import Search
-from prproduct.captioning.results import scores_file
-from prproduct.lab.errors import InputError
-from prproduct.lab.files import read_json
+from prproduct.captioning.results import scores_file, scores_of
 
 
 class Column(NamedTuple):
@@ -40,31 +38,11 @@ class Scores:
     reasons: dict[str, str]  # for the columns without a number
 
 
-def scores_of(folder: str | Path, split: str = "test") -> dict[str, Any]:
-    """The content of a run's scores file: `how` captions were searched for, `scores` (1 is 100 %), and `failures`.
-
-    >>> scores_of("runs/a")
-    Traceback (most recent call last):
-    prproduct.lab.errors.InputError: runs/a/results/scores_test.json: no such file; the captions of test are not scored
-    """
-    path = scores_file(folder, split)
-    if not path.is_file():
-        raise InputError(f"{path}: no such file; the captions of {split} are not scored")
-    content = read_json(path)
-    scores, failures, how = (content.get(key) for key in ("scores", "failures", "how"))
-    if not (isinstance(scores, dict) and isinstance(failures, dict) and isinstance(how, dict)):
-        raise InputError(f"{path}: not the scores of captions; remove it and score them again")
-    wrong = [name for name, value in scores.items() if isinstance(value, bool) or not isinstance(value, int | float)]
-    if wrong or not isinstance(how.get("search"), dict) or not isinstance(content.get("images"), int):
-        raise InputError(f"{path}: {wrong[0] if wrong else 'search or images'} is wrong; remove it and score again")
-    return content
-
-
-def read_scores(folder: Path, split: str = "test") -> Scores | None:
-    """The scores by column; None if the captions are not scored."""
-    if not scores_file(folder, split).exists():
+def read_scores(folder: Path) -> Scores | None:
+    """The scores of test captions by column; None if the captions are not scored."""
+    if not scores_file(folder, "test").exists():
         return None
-    content = scores_of(folder, split)
+    content = scores_of(folder)
     if not content["scores"] and not content["failures"]:
         return None  # captioned, but not scored
     numbers, reasons = {}, {}

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from prproduct.captioning.report.runs import Comparison, Group, ScoredStage, Stage
 from prproduct.captioning.report.scores import SHARE_TRUE
-from prproduct.captioning.report.training import PARTS, endings, series, share, step_ratio
+from prproduct.captioning.report.training import PARTS, endings, series, share
 from prproduct.lab.report import observations
 from prproduct.lab.report.content import Block, Bullets, Paragraph, Section, Strong, Text, display, number, p_text
-from prproduct.lab.report.observations import BASELINE, NBSP, how_tested, left_out
+from prproduct.lab.report.observations import BASELINE, NBSP, by_place, how_tested, left_out, time_ratio
 
 
 def summary(groups: Sequence[Group], comparisons: Sequence[Comparison]) -> Section:
@@ -126,9 +126,15 @@ def _costs(group: Group) -> list[Text]:
 
 
 def _ratio(stage: Stage) -> list[str]:
-    ours, base = (list(stage.counted.get(product, {}).values()) for product in ("pr", BASELINE))
-    ratio = step_ratio(ours, base)
-    return [f"a training step of PR took {number(ratio)} times as long as one of P"] if ratio else []
+    ratios = {
+        place: ratio
+        for place, runs in by_place(stage.counted).items()
+        if (ratio := time_ratio(runs.get("pr", []), runs.get(BASELINE, [])))
+    }
+    return [
+        f"a training step of PR took {number(ratio)} times as long as one of P" + f" ({place})" * (len(ratios) > 1)
+        for place, ratio in ratios.items()
+    ]
 
 
 def _reward(stage: Stage) -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from prproduct.captioning.report.runs import Group, Run, Stage
 from prproduct.lab.report.content import (
@@ -13,7 +12,6 @@ from prproduct.lab.report.content import (
     Chart,
     Folded,
     Heading,
-    Line,
     LinePanel,
     Section,
     Table,
@@ -23,8 +21,17 @@ from prproduct.lab.report.content import (
     seconds_text,
 )
 from prproduct.lab.report.files import angles_of
-from prproduct.lab.report.observations import ALONE, BAND, BASELINE, lines, machine
-from prproduct.probe import AngleRecord
+from prproduct.lab.report.observations import (
+    ALONE,
+    BAND,
+    BASELINE,
+    ByLayer,
+    by_layer,
+    by_place,
+    epoch_lines,
+    lines,
+    time_ratio,
+)
 
 _CURVES = {
     "validation_cider": ("CIDEr of validation captions, %", 100.0),
@@ -56,10 +63,6 @@ OTHERS = {
     "tanh_layer": "tanh layer",
 }
 ENDING = 0.25  # the table's means are over this last share of the recorded steps
-# A resumed epoch timed only its last part. Epochs of cross-entropy differ by a few words, so some tolerance is needed.
-COMPLETE = 0.9  # an epoch with fewer than this share of the samples of the largest is not timed
-
-Series = dict[str, dict[str, dict[int, dict[float, float]]]]  # layer → product → seed → step → min |sin θ|
 
 
 def training(group: Group) -> list[Section]:
@@ -72,7 +75,9 @@ def training(group: Group) -> list[Section]:
             del keys["train_baseline"]
         recorded = {key for runs in stage.counted.values() for run in runs.values() for e in run.epochs for key in e}
         keys = {key: shown for key, shown in keys.items() if key in recorded}
-        panels = tuple(LinePanel(title, "epoch", _lines(stage, key, scale)) for key, (title, scale) in keys.items())
+        panels = tuple(
+            LinePanel(title, "epoch", epoch_lines(stage.counted, key, scale)) for key, (title, scale) in keys.items()
+        )
         caption = f"{BAND} The epoch whose captions are tested is the one with the largest validation CIDEr."
         if stage.phase == "rl":
             caption += (
@@ -86,21 +91,6 @@ def training(group: Group) -> list[Section]:
                 )
         found.append(Section(group.heading(stage.name), (Chart(caption, panels),), level=3))
     return found
-
-
-def _lines(stage: Stage, key: str, scale: float) -> tuple[Line, ...]:
-    return lines(
-        {
-            product: {seed: _of_epochs(run, key, scale) for seed, run in runs.items()}
-            for product, runs in stage.counted.items()
-        }
-    )
-
-
-def _of_epochs(run: Run, key: str, scale: float) -> dict[float, float]:
-    """The value of each epoch, counted from 1; NaN, a gap in the curve, if it was not finite."""
-    found = ((epoch["epoch"] + 1, epoch.get(key)) for epoch in run.epochs)
-    return {epoch: math.nan if value is None else scale * value for epoch, value in found}
 
 
 def angles(group: Group) -> list[Section]:
@@ -124,28 +114,20 @@ def angles(group: Group) -> list[Section]:
     return found
 
 
-def _panels(values: Series, parts: Sequence[str], names: Mapping[str, str]) -> tuple[LinePanel, ...]:
+def _panels(values: ByLayer, parts: Sequence[str], names: Mapping[str, str]) -> tuple[LinePanel, ...]:
     return tuple(LinePanel(names[part], "training step", lines(values[part])) for part in parts)
 
 
-def series(stage: Stage) -> Series:
+def series(stage: Stage) -> ByLayer:
     """min |sin θ| by layer, product, seed and step, of the runs that are averaged."""
-    values: Series = {}
-    for product, runs in stage.counted.items():
-        for seed, run in runs.items():
-            for record in (record for record in angles_of(run.record) if _wanted(record)):
-                by_product = values.setdefault(record.layer, {})
-                assert record.sample_min_sin is not None
-                by_product.setdefault(product, {}).setdefault(seed, {})[record.step] = record.sample_min_sin
-    return values
+    records = {
+        product: {seed: angles_of(run.record) for seed, run in runs.items()} for product, runs in stage.counted.items()
+    }
+    # Not only if `record.training`: REINFORCE differentiates in eval mode, without dropout.
+    return by_layer(records, lambda record: record.sample_min_sin)
 
 
-def _wanted(record: AngleRecord) -> bool:
-    # Not `record.training`: REINFORCE differentiates in eval mode, without dropout.
-    return record.sample_min_sin is not None and math.isfinite(record.sample_min_sin)
-
-
-def endings(values: Series, part: str) -> dict[str, float]:
+def endings(values: ByLayer, part: str) -> dict[str, float]:
     """For each product, the mean over seeds and over the last quarter of the recorded steps.
 
     >>> endings({"output": {"p": {0: {0: 0.9, 10: 0.8, 20: 0.7, 30: 0.5}}}}, "output")
@@ -161,7 +143,7 @@ def endings(values: Series, part: str) -> dict[str, float]:
     return found
 
 
-def _ending(values: Series, parts: Sequence[str]) -> Table:
+def _ending(values: ByLayer, parts: Sequence[str]) -> Table:
     products = list(dict.fromkeys(product for part in parts for product in values[part]))
     rows = []
     for part in parts:
@@ -183,8 +165,8 @@ def cost(groups: Sequence[Group]) -> Section:
             rows += _rows(stage)
     caption = (
         "Wall time of a run, mean over runs; and of a training step: the median over all epochs but each run's first, "
-        "which compiles. Angles are recorded in that time where they were asked for. The ratio is to P on the same "
-        "machine, and only of runs that had their core to themselves: of one that got less than "
+        "which compiles. It includes the recording of angles. The ratio is to P on the same machine, with angles "
+        "recorded as often, and only of runs that had their core to themselves: of one that got less than "
         f"{100 * ALONE:.0f} % of it, or did not record it, the time compares nothing. Decoding and reward are shares "
         "of REINFORCE's training time; the rest is the gradient. prproduct bench is the better judge of speed."
     )
@@ -193,11 +175,7 @@ def cost(groups: Sequence[Group]) -> Section:
 
 
 def _rows(stage: Stage) -> Iterator[tuple[Text, ...]]:
-    machines: dict[str, dict[str, list[Run]]] = {}
-    for product, runs in stage.counted.items():
-        for run in runs.values():
-            machines.setdefault(machine(run.record), {}).setdefault(product, []).append(run)
-    for name, by_product in machines.items():
+    for place, by_product in by_place(stage.counted).items():
         base = by_product.get(BASELINE, [])
         for product, own in by_product.items():
             step = step_seconds(own)
@@ -206,26 +184,19 @@ def _rows(stage: Stage) -> Iterator[tuple[Text, ...]]:
                 str(len(own)),
                 seconds_text(statistics.fmean(_total(run, "train_seconds") for run in own)),
                 seconds_text(statistics.fmean(_total(run, "evaluation_seconds") for run in own)),
-                "–" if step is None else f"{1000 * step:,.0f} ms" if step >= 0.01 else f"{1000 * step:.1f} ms",
-                number(step_ratio(own, base)),
+                f"{1000 * step:,.0f} ms" if step >= 0.01 else f"{1000 * step:.1f} ms",
+                number(time_ratio(own, base)),
                 _percent(share(own, "decoding_seconds")),
                 _percent(share(own, "reward_seconds")),
-                name,
+                place,
             )
 
 
-def step_seconds(runs: Sequence[Run]) -> float | None:
-    """The median time of a training step over the complete epochs of runs; None if there are none."""
-    seconds = [value for run in runs for value in _step_times(run.epochs)]
-    return statistics.median(seconds) if seconds else None
-
-
-def step_ratio(runs: Sequence[Run], base: Sequence[Run]) -> float | None:
-    """The time of a step relative to `base`; None if a run of either did not have its core to itself."""
-    if not all(run.had_its_core for run in (*runs, *base)):
-        return None
-    step, other = step_seconds(runs), step_seconds(base)
-    return step / other if step and other else None
+def step_seconds(runs: Sequence[Run]) -> float:
+    """The median time of a training step over the complete epochs of runs, without each run's first."""
+    firsts = [run.epochs[0] for run in runs]
+    steps = [first["step"] / (first["epoch"] + 1) for first in firsts]
+    return statistics.median(time / own for run, own in zip(runs, steps, strict=True) for time in run.epoch_seconds)
 
 
 def share(runs: Sequence[Run], part: str) -> float | None:
@@ -233,18 +204,6 @@ def share(runs: Sequence[Run], part: str) -> float | None:
     times = [epoch["time"] for run in runs for epoch in run.epochs if part in epoch["time"]]
     whole = sum(time["train_seconds"] for time in times)
     return sum(time[part] for time in times) / whole if whole else None
-
-
-def _step_times(epochs: Sequence[Mapping[str, Any]]) -> list[float]:
-    """Seconds per step of each complete epoch, without the first, which compiles."""
-    samples = [epoch["time"]["train_seconds"] * epoch["time"]["samples_per_second"] for epoch in epochs]
-    steps = epochs[0]["step"] / (epochs[0]["epoch"] + 1) if epochs else 1
-    times = [
-        epoch["time"]["train_seconds"] / steps
-        for epoch, count in zip(epochs, samples, strict=True)
-        if count > COMPLETE * max(samples)
-    ]
-    return times[1:] if len(times) > 1 else times
 
 
 def _total(run: Run, key: str) -> float:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 
-from prproduct.classification.report.comparison import Group, Run
+from prproduct.classification.report.comparison import Group
 from prproduct.lab.report.content import Block, Chart, Line, LinePanel, Paragraph, Section, display, number, ordered
 from prproduct.lab.report.files import angles_of
-from prproduct.lab.report.observations import BAND, Values, lines
-from prproduct.probe import AngleRecord
+from prproduct.lab.report.observations import BAND, ByLayer, Values, by_layer, epoch_lines, lines
 
 _CURVES = {
     "test_error": ("test error, %", 100.0),
@@ -17,7 +16,6 @@ _CURVES = {
     "test_loss": ("test loss", 1.0),
     "train_loss": ("training loss", 1.0),
 }
-ByLayer = Mapping[str, Values]  # layer → product → seed → step → value
 NAMED = 12  # up to so many layers are named on an axis; more are numbered
 # A layer whose value changes less than this over training is described in a sentence instead of a panel: with an axis
 # that fits the values, and with a fixed axis.
@@ -29,11 +27,7 @@ def training(group: Group) -> Chart:
     """Return the chart of errors and losses over the epochs, as in the paper's appendix."""
     panels = []
     for key, (title, scale) in _CURVES.items():
-        values = {
-            product: {seed: _of_epochs(run, key, scale) for seed, run in runs.items()}
-            for product, runs in group.counted.items()
-        }
-        drawn = lines(values)
+        drawn = epoch_lines(group.counted, key, scale)
         panels.append(LinePanel(title, "epoch", drawn, _limits(group, drawn)))
     caption = f"{BAND} Training error and loss are those seen while training, on images as they were augmented."
     if failed := [display(product) for product in group.counted if not group.learned(product)]:
@@ -62,7 +56,7 @@ def angles(group: Group) -> list[Section]:
     if not any(records.values()):
         return []
     sin = _charts(
-        _by_layer(records, lambda record: record.sample_min_sin),
+        by_layer(records, lambda record: record.sample_min_sin if record.training else None),
         "min |sin θ|",
         "The smallest |sin θ| between a layer's weight vectors and the data vectors of one image, averaged over the "
         "images of a batch: the statistic of the paper's figures. Near 0 the two are nearly parallel, where P hardly "
@@ -70,7 +64,7 @@ def angles(group: Group) -> list[Section]:
         None,
     )
     share = _charts(
-        _by_layer(records, lambda record: record.direction_share),
+        by_layer(records, lambda record: record.direction_share if record.training else None),
         "share of direction",
         "How much of a weight's gradient turns the weight vectors: the squared norm of its part orthogonal to them, as "
         "a share of the whole. The rest, the length gradient, stretches them; it is 0 in a layer that BatchNorm "
@@ -81,20 +75,6 @@ def angles(group: Group) -> list[Section]:
         Section(f"{group.name}: angles", tuple(sin), level=3),
         Section(f"{group.name}: direction and length of the gradients", tuple(share), level=3),
     ]
-
-
-def _by_layer(
-    records: Mapping[str, Mapping[int, Sequence[AngleRecord]]], value: Callable[[AngleRecord], float | None]
-) -> ByLayer:
-    """Return a statistic of the records in training mode, for layers in the order of the network."""
-    found: dict[str, dict[str, dict[int, dict[float, float]]]] = {}
-    for product, runs in records.items():
-        for seed, recorded in runs.items():
-            for record in (record for record in recorded if record.training):
-                layer = found.setdefault(record.name, {})
-                if (here := value(record)) is not None:
-                    layer.setdefault(product, {}).setdefault(seed, {})[record.step] = here
-    return {layer: by_product for layer, by_product in found.items() if by_product}
 
 
 def _charts(values: ByLayer, title: str, caption: str, limits: tuple[float, float] | None) -> list[Block]:
@@ -173,9 +153,3 @@ def _spread(layers: Sequence[str], count: int) -> list[str]:
     if len(layers) <= count:
         return list(layers)
     return [layers[round(place * (len(layers) - 1) / (count - 1))] for place in range(count)]
-
-
-def _of_epochs(run: Run, key: str, scale: float) -> dict[float, float]:
-    """Return {epoch, counted from 1: scaled value}; NaN where it was not finite."""
-    found = ((epoch["epoch"] + 1, epoch[key]) for epoch in run.record.of("epoch"))
-    return {epoch: math.nan if value is None else scale * value for epoch, value in found}

@@ -25,7 +25,16 @@ from prproduct.lab.report.content import (
     seconds_text,
     written,
 )
-from prproduct.lab.report.observations import ALONE, BASELINE, ORIGIN_COLUMNS, RUNS_OPENING, machine, origin, sort_key
+from prproduct.lab.report.observations import (
+    ALONE,
+    BASELINE,
+    ORIGIN_COLUMNS,
+    RUNS_OPENING,
+    by_place,
+    origin,
+    sort_key,
+    time_ratio,
+)
 from prproduct.lab.report.statistics import PairedDifference, Sample
 
 _MEANINGFUL_SIGNS = 6  # with fewer pairs the sign test cannot reach p < 0.05
@@ -122,45 +131,25 @@ def cost(groups: Sequence[Group]) -> Section:
     """Return the table of seconds per epoch under each product, and their ratio to the inner product's."""
     rows: list[tuple[Text, ...] | Heading] = []
     for group in groups:
-        by_place: dict[str, dict[str, list[Run]]] = {}
-        for product, runs in group.counted.items():
-            for run in runs.values():
-                by_place.setdefault(_place(run), {}).setdefault(product, []).append(run)
         rows.append(Heading(group.name))
-        for place, by_product in by_place.items():
+        for place, by_product in by_place(group.counted).items():
             rows += _cost_rows(place, by_product)
     caption = (
         "Training time of an epoch in seconds: the median over all epochs of all runs without each run's first, which "
-        "compiles. It includes the recording of angles. The ratio is to P on the same machine, and given only if each "
-        f"run recorded that its main thread had the CPU for at least {100 * ALONE:.0f} % of the time. prproduct bench "
-        "measures speed more exactly."
+        "compiles. It includes the recording of angles. The ratio is to P on the same machine, with angles recorded as "
+        "often, and given only if each run recorded that its main thread had the CPU for at least "
+        f"{100 * ALONE:.0f} % of the time. prproduct bench measures speed more exactly."
     )
     header = ("product", "epochs", "seconds", "ratio to P", "machine")
     return Section("Cost", (Table(caption, header, "lrrrl", tuple(rows)),))
 
 
-def _place(run: Run) -> str:
-    """Return the machine, and whether angles were recorded: that takes time, so such runs are compared separately."""
-    angles = run.record.config["config"].get("angles")
-    return machine(run.record) + (f", angles every {angles} steps" if angles else "")
-
-
-def _cost_rows(place: str, by_product: dict[str, list[Run]]) -> Iterator[tuple[Text, ...]]:
-    seconds = {product: [time for run in runs for time in _whole_epochs(run)] for product, runs in by_product.items()}
-    alone = {product: all(run.had_its_core for run in runs) for product, runs in by_product.items()}
-    for product, own in seconds.items():
-        comparable = BASELINE in seconds and alone[product] and alone[BASELINE]
-        median = statistics.median(own)
-        ratio = number(median / statistics.median(seconds[BASELINE])) if comparable else "–"
-        yield display(product), str(len(own)), number(median), ratio, place
-
-
-def _whole_epochs(run: Run) -> list[float]:
-    """Return the seconds of each whole epoch but the first; a resumed one, timed in part only, is left out."""
-    times = [epoch["time"] for epoch in run.record.of("epoch")]
-    samples = [time["train_seconds"] * time["samples_per_second"] for time in times]
-    whole = [time["train_seconds"] for time, count in zip(times, samples, strict=True) if count > 0.999 * max(samples)]
-    return whole[1:] if len(whole) > 1 else whole
+def _cost_rows(place: str, by_product: Mapping[str, Sequence[Run]]) -> Iterator[tuple[Text, ...]]:
+    base = by_product.get(BASELINE, [])
+    for product, own in by_product.items():
+        seconds = [time for run in own for time in run.epoch_seconds]
+        ratio = number(time_ratio(own, base))
+        yield display(product), str(len(seconds)), number(statistics.median(seconds)), ratio, place
 
 
 def runs(groups: Sequence[Group]) -> list[Section]:

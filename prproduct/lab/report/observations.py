@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from prproduct.lab.errors import InputError
 from prproduct.lab.report.content import ORDER, Block, Code, Line, Paragraph, Text, number, ordered
 from prproduct.lab.report.statistics import SIGNIFICANCE, PairedDifference, Sample
 from prproduct.lab.runs import METRICS, Record
+from prproduct.probe import AngleRecord
 
 BASELINE = "p"
 # The share of wall time for which the main thread of a run has the CPU where no other process takes its core.
@@ -27,6 +29,8 @@ NBSP = "\u00a0"  # keeps a number and its unit on one line
 @dataclass(frozen=True)
 class Run:
     """A run, how it ended, and whether it counts: only runs that count are averaged."""
+
+    COMPLETE: ClassVar[float] = 0.999  # an epoch with fewer than this share of the samples of the largest is not timed
 
     record: Record
     status: str
@@ -61,10 +65,23 @@ class Run:
             return False
         return bool(sum(time["cpu_seconds"] for time in times) >= ALONE * sum(time["train_seconds"] for time in times))
 
+    @property
+    def epoch_seconds(self) -> list[float]:
+        """Training seconds of each epoch but the first, which compiles, and a resumed one, timed in its last part only.
+
+        The first is kept if there is no other.
+        """
+        times = [epoch["time"] for epoch in self.epochs]
+        samples = [time["train_seconds"] * time["samples_per_second"] for time in times]
+        least = self.COMPLETE * max(samples, default=0.0)
+        whole = [time["train_seconds"] for time, count in zip(times, samples, strict=True) if count >= least]
+        return whole[1:] if len(whole) > 1 else whole
+
 
 R = TypeVar("R", bound=Run)
 ByProduct = dict[str, dict[int, R]]
 Values = Mapping[str, Mapping[int, Mapping[float, float]]]  # product → seed → epoch or step → value
+ByLayer = Mapping[str, Values]  # layer → product → seed → step → value
 
 
 def ending(record: Record, epochs: int, keys: Sequence[str]) -> tuple[str, bool]:
@@ -121,6 +138,57 @@ def sort_key(run: Run) -> tuple[int, str, int, str]:
     """Return the sort key of a run: its product in the order of the paper, then its seed."""
     place = ORDER.index(run.product) if run.product in ORDER else len(ORDER)
     return place, run.product, run.seed, str(run.record.folder)
+
+
+def by_place(runs: ByProduct[R]) -> dict[str, dict[str, list[R]]]:
+    """Return {place: {product: runs}}: only the times of runs of one place are compared.
+
+    A place is a machine and how often angles were recorded, which takes time.
+    """
+    found: dict[str, dict[str, list[R]]] = {}
+    for product, seeds in runs.items():
+        for run in seeds.values():
+            angles = run.record.config["config"].get("angles")
+            place = machine(run.record) + (f", angles every {angles} steps" if angles else "")
+            found.setdefault(place, {}).setdefault(product, []).append(run)
+    return found
+
+
+def time_ratio(runs: Sequence[Run], base: Sequence[Run]) -> float | None:
+    """Return the median time of an epoch relative to `base`, of the same place; None if a run shared its core."""
+    if not runs or not base or not all(run.had_its_core for run in (*runs, *base)):
+        return None
+    ours, theirs = (statistics.median(time for run in own for time in run.epoch_seconds) for own in (runs, base))
+    return ours / theirs if theirs else None
+
+
+def by_layer(
+    runs: Mapping[str, Mapping[int, Sequence[AngleRecord]]], value: Callable[[AngleRecord], float | None]
+) -> ByLayer:
+    """Return a statistic of angle records, without NaN and infinity, with the layers in the order of the records."""
+    found: dict[str, dict[str, dict[int, dict[float, float]]]] = {}
+    for product, seeds in runs.items():
+        for seed, records in seeds.items():
+            for record in records:
+                own, here = found.setdefault(record.name, {}), value(record)
+                if here is not None and math.isfinite(here):
+                    own.setdefault(product, {}).setdefault(seed, {})[record.step] = here
+    return {name: values for name, values in found.items() if values}
+
+
+def epoch_lines(runs: ByProduct[R], key: str, scale: float) -> tuple[Line, ...]:
+    """Return the lines of a value over the epochs, counted from 1, with gaps where it was not finite."""
+    values = {
+        product: {
+            seed: {
+                epoch["epoch"] + 1: math.nan if (value := epoch.get(key)) is None else scale * value
+                for epoch in run.epochs
+            }
+            for seed, run in seeds.items()
+        }
+        for product, seeds in runs.items()
+    }
+    return lines(values)
 
 
 def lines(values: Values) -> tuple[Line, ...]:

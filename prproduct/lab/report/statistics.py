@@ -63,9 +63,7 @@ class PairedDifference:
         return float(stats.binomtest(self.negative, untied).pvalue) if untied else 1.0
 
 
-def paired_difference(
-    values: Mapping[int, float], baseline: Mapping[int, float], confidence: float = CONFIDENCE
-) -> PairedDifference | None:
+def paired_difference(values: Mapping[int, float], baseline: Mapping[int, float]) -> PairedDifference | None:
     """Return the statistics of `values` − `baseline` over the seeds that both have; None if there is none.
 
     >>> found = paired_difference({0: 5.0, 1: 6.0, 2: 7.5, 9: 1.0}, {0: 6.0, 1: 6.5, 2: 9.0})
@@ -84,7 +82,7 @@ def paired_difference(
     if std:
         test = stats.ttest_rel([values[seed] for seed in seeds], [baseline[seed] for seed in seeds])
         p_value = float(test.pvalue)
-        low, high = map(float, test.confidence_interval(confidence))
+        low, high = map(float, test.confidence_interval(CONFIDENCE))
     elif std is not None:
         low = high = sample.mean
     signs = [0 if abs(difference) <= noise else math.copysign(1, difference) for difference in differences]
@@ -108,21 +106,21 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
     return adjusted
 
 
-def power(difference: float, std: float, pairs: int, significance: float = SIGNIFICANCE) -> float:
+def power(difference: float, std: float, pairs: int) -> float:
     """Return the power of the paired t test for a true difference, given the standard deviation of single differences.
 
     >>> round(power(0.5, 1.0, pairs=34), 3)
     0.808
     """
     shift, freedom = abs(difference) / std * math.sqrt(pairs), pairs - 1
-    critical = float(stats.t.ppf(1 - significance / 2, freedom))
+    critical = float(stats.t.ppf(1 - SIGNIFICANCE / 2, freedom))
     # Integrated over the quantiles of the observed deviation: SciPy's noncentral t gives NaN from a shift of 20 on.
     observed = critical * numpy.sqrt(stats.chi2.ppf(_QUANTILES, freedom) / freedom)
     return float(_WEIGHTS @ (stats.norm.cdf(shift - observed) + stats.norm.cdf(-shift - observed)))
 
 
-def pairs_needed(difference: float, std: float, wanted: float = POWER) -> int:
-    """Return the number of pairs, at least 2, with which the paired t test has the power `wanted`.
+def pairs_needed(difference: float, std: float) -> int:
+    """Return the number of pairs, at least 2, with which the paired t test has the power `POWER`.
 
     >>> pairs_needed(0.5, 1.0), pairs_needed(0.27, 0.2)
     (34, 7)
@@ -131,15 +129,15 @@ def pairs_needed(difference: float, std: float, wanted: float = POWER) -> int:
         raise ValueError("no number of pairs shows a difference of 0")
     if std == 0:
         return 2
-    normal = stats.norm.ppf(1 - SIGNIFICANCE / 2) + stats.norm.ppf(wanted)
+    normal = stats.norm.ppf(1 - SIGNIFICANCE / 2) + stats.norm.ppf(POWER)
     pairs = max(2, math.floor((normal * std / difference) ** 2))  # the z test's, a lower bound
-    while power(difference, std, pairs) < wanted:
+    while power(difference, std, pairs) < POWER:
         pairs += 1
     return pairs
 
 
-def detectable_difference(std: float, pairs: int, wanted: float = POWER) -> float:
-    """Return the smallest true difference that the paired t test with `pairs` pairs finds with the power `wanted`.
+def detectable_difference(std: float, pairs: int) -> float:
+    """Return the smallest true difference that the paired t test with `pairs` pairs finds with the power `POWER`.
 
     >>> round(detectable_difference(0.2, pairs=3), 2)
     0.65
@@ -147,16 +145,16 @@ def detectable_difference(std: float, pairs: int, wanted: float = POWER) -> floa
     if std == 0:
         return 0.0
     # Solved in units of the deviation. The critical value of two pairs is 12.7, so that 40 is a safe upper bound.
-    return std * float(optimize.brentq(lambda effect: power(effect, 1.0, pairs) - wanted, 1e-9, 40.0))
+    return std * float(optimize.brentq(lambda effect: power(effect, 1.0, pairs) - POWER, 1e-9, 40.0))
 
 
-def deviation_interval(std: float, n: int, confidence: float = CONFIDENCE) -> tuple[float, float]:
+def deviation_interval(std: float, n: int) -> tuple[float, float]:
     """Return the confidence interval of the standard deviation of normal values (chi-squared), wide for small n.
 
     >>> [round(bound, 2) for bound in deviation_interval(0.2, n=3)]
     [0.1, 1.26]
     """
-    tail = (1 - confidence) / 2
+    tail = SIGNIFICANCE / 2
     bounds = (std * math.sqrt((n - 1) / float(stats.chi2.ppf(share, n - 1))) for share in (1 - tail, tail))
     low, high = bounds
     return low, high
