@@ -283,8 +283,6 @@ def test_tf32_raises_the_floor_on_cuda():
     """p then has 10 bits, whatever its dtype says. There is no GPU here: the rule itself is asked."""
     coarse, fine = 4 * 2**-10, 32 * torch.finfo(torch.float32).eps
     convolution, matmul = torch.backends.cudnn.conv, torch.backends.cuda.matmul
-    settings = (convolution, torch.backends.cudnn.rnn, matmul)  # the older setter of cuDNN is of both
-    before = [one.fp32_precision for one in settings]
 
     def floors():
         return [angles.floor_of_sin_square(torch.float32, "cuda", is_convolution) for is_convolution in (True, False)]
@@ -302,10 +300,9 @@ def test_tf32_raises_the_floor_on_cuda():
             torch._dynamo.reset()
         assert angles.floor_of_sin_square(torch.float32, "cpu", False) == fine
         assert angles.floor_of_sin_square(torch.float64, "cuda", False) == 128 * torch.finfo(torch.float64).eps
-    finally:
-        for one, precision in zip(settings, before, strict=True):
-            one.fp32_precision = precision
-    assert torch.backends.cudnn.allow_tf32, "the older getter raises where settings are mixed"
+    finally:  # the defaults, by the older settings, which set what the newer ones left apart
+        torch.backends.cudnn.allow_tf32 = True
+        torch.set_float32_matmul_precision("highest")
 
 
 @pytest.mark.parametrize("exponent", [-18, -12, 12, 18])
