@@ -2,10 +2,10 @@ r"""Recurrent layers under a product.
 
 Every gate has two products, of its weight vectors with the input and with the hidden state (the paper's PR-LSTM,
 Equation 14): the *input gates* and the *hidden gates*. Input gates are one GEMM over all steps, forward and backward;
-hidden gates need the state, step by step. `Recurrence.unrolled` is that, in layers whose backward `autograd.py` has.
+hidden gates need the state, step by step. `Recurrence.unrolled` computes both as linear layers (`autograd.py`).
 
-In float32 and float64 on a CPU, C++ kernels take all steps (`csrc/recurrent.cpp`), and go back through time in closed
-form, from the last step t to the first:
+In float32 and float64 on a CPU, C++ kernels compute all steps (`csrc/recurrent.cpp`), and the backward through time in
+closed form, from the last step t to the first:
 
     grad of the gates (t)   = the cell's backward, elementwise, of the grad of the state (t)
     grad of the state (t−1) = the cell's part of it + dX of the rule for the hidden gates (t)
@@ -79,14 +79,13 @@ class Recurrence:
                 projected = autograd.apply(linear, state[0], weights.projection, None, self.product)
                 state = (projected, *state[1:])
             outputs.append(state[0])
-        last = tuple(s.clone() for s in _finish(state, waiting))  # clones: users may write into them
-        return torch.cat(outputs[::-1] if self.reverse else outputs), last
+        return torch.cat(outputs[::-1] if self.reverse else outputs), _finish(state, waiting)
 
     def _has_kernels(self, data: Tensor, state: State, weights: Weights) -> bool:
         """True if `RecurrenceFn` has kernels for these tensors."""
         if not self.product.has_native_forward or weights.projection is not None or not all(self.batch_sizes):
             return False
-        with torch.no_grad():  # as in a backward without create_graph=True, of which `serves` speaks
+        with torch.no_grad():  # `serves` is False while gradients are recorded; a backward records none by default
             return _serves(self.product, data, *weights, *state)
 
     def _check(self, data: Tensor, state: State, weights: Weights) -> None:
@@ -126,7 +125,7 @@ class RecurrenceFn(torch.autograd.Function):
         input_gates = F.linear(data, input_weight, first_bias)  # (rows of all steps, gates)
         arguments = (input_gates, hidden_weight, second_bias, list(state), recurrence.batch_sizes, recurrence.reverse)
         output, *others = torch.ops.prproduct.recurrent_forward(cell.name, *arguments)
-        last, saved = others[: len(state)], others[len(state) :]  # the second: hidden gates and states before each step
+        last, saved = others[: len(state)], others[len(state) :]  # saved: hidden gates, and the states before each step
         ctx.recurrence, ctx.states = recurrence, len(state)
         given = (data, input_weight, hidden_weight, input_bias, hidden_bias, *state)
         ctx.save_for_backward(*given, input_gates, *saved)
@@ -166,7 +165,7 @@ class RecurrenceFn(torch.autograd.Function):
 
 
 def _serves(product: Product, *tensors: Tensor | None) -> bool:
-    """True if the C++ kernels take the steps of these tensors: in float32 and float64, on CPUs."""
+    """True if the C++ kernels compute the steps of these tensors: in float32 and float64, on CPUs."""
     dtypes = (torch.float32, torch.float64)
     return all(t is None or (t.is_cpu and t.dtype in dtypes) for t in tensors) and kernels.serves(product, *tensors)
 
