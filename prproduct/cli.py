@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, NoReturn
 
+import prproduct
 from prproduct.lab.errors import InputError
 
 
@@ -91,7 +92,12 @@ def app(given: Command | None) -> Any:
     groups = {name: typer.Typer(help=summary, **settings) for name, summary in GROUPS.items()}
     for name, group in groups.items():
         root.add_typer(group, name=name)
-    root.callback()(_nothing)  # else Typer would make an application of one command that command itself
+    version = typer.Option(False, "--version", help="Show the version and exit.", is_eager=True, callback=_show_version)
+
+    @root.callback()
+    def options(version: bool = version) -> None:
+        """Take the options that stand before a command."""
+
     for command in COMMANDS:
         *group_name, name = command.words.split()
         parent = groups[group_name[0]] if group_name else root
@@ -102,6 +108,12 @@ def app(given: Command | None) -> Any:
 def _load(place: str) -> Callable[..., Any]:
     module, name = place.split(":")
     return getattr(importlib.import_module(module), name)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"prproduct {prproduct.__version__}")
+        sys.exit(0)
 
 
 def _nothing() -> None:

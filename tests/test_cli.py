@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+import prproduct as pr
 from prproduct import cli
 from prproduct.lab.errors import InputError
 
@@ -43,6 +44,11 @@ def status_of(*words):
     with pytest.raises(SystemExit) as end:
         cli.main(words)
     return end.value.code
+
+
+def test_the_version_is_shown(capsys):
+    assert status_of("--version") == 0
+    assert capsys.readouterr().out == f"prproduct {pr.__version__}\n"
 
 
 @pytest.mark.parametrize("words", [["greet"], ["say", "greet"]])

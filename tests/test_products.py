@@ -231,6 +231,7 @@ class Wrong(Product):
         (Gains(torch.ones(2, 1), 1.0), r"product wrong: gains\(\) returned a length gain of shape \(2, 1\)"),
         (Gains("1", 1.0), r"a length gain of type str"),
         (1.0, r"must return Gains\(length, direction\), not float"),
+        ((1.0, 2.0), r"must return Gains\(length, direction\), not tuple"),
         (None, r"must return Gains\(length, direction\), not NoneType"),
     ],
 )

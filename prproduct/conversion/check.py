@@ -120,6 +120,8 @@ def check(module: nn.Module, *batch: Any, **keywords: Any) -> Check:
         converted = classes_of(module)
         with _never_called(module) as uncalled:
             ours = _Run.of(module, batch, keywords)
+        if not ours.gradients:
+            raise ValueError("no parameter got a gradient, so there is nothing to compare; check before fully_shard")
         for layer in revert_if_possible(module):  # of a user's subclass of this package's layers
             vars(layer)["product"] = P()
         native_classes = classes_of(module)

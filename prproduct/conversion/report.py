@@ -93,15 +93,19 @@ def own_parameters(module: nn.Module) -> Iterator[tuple[str, str, list[Tensor]]]
 def _rows(module: nn.Module) -> Iterator[Row]:
     attentions = holding_attentions(module)
     owned = {name: (kind, parameters) for name, kind, parameters in own_parameters(module)}
-    counted: dict[int, str] = {}
-    for name, (layer, target) in verdicts_of(module).items():
+    verdicts = verdicts_of(module)
+    counted: dict[int, str] = {}  # by which module a weight is counted: one under a product, if there is one
+    holders = {name: attentions.get(id(layer), layer) for name, (layer, _) in verdicts.items()}
+    for name in sorted(owned, key=lambda name: not isinstance(holders[name], ProductLayer)):
+        for parameter in owned[name][1]:
+            counted.setdefault(id(parameter), name)
+    for name, (layer, target) in verdicts.items():
         if name not in owned and not is_quantized(layer):
             continue
         kind, parameters = owned.get(name, (type(layer).__name__, []))
-        shared = {counted[id(p)] for p in parameters if id(p) in counted}
-        fresh = [p for p in parameters if counted.setdefault(id(p), name) == name]
-        weights = sum(0 if is_lazy(p) else p.numel() for p in fresh)
-        holder = attentions.get(id(layer), layer)
+        shared = {counted[id(p)] for p in parameters} - {name}
+        weights = sum(p.numel() for p in parameters if counted[id(p)] == name and not is_lazy(p))
+        holder = holders[name]
         notes = [f"shares weights with {other}" for other in sorted(shared)]
         if isinstance(holder, ProductLayer):
             notes += ["with its attention"] if holder is not layer else []

@@ -144,7 +144,7 @@ def forward_factor(product: Product, pair: Pair) -> Tensor | float:
 
 
 def _checked(product: Product, method: str, gains: Gains, pair: Pair) -> Gains:
-    if not (isinstance(gains, tuple) and len(gains) == 2):
+    if not isinstance(gains, Gains):
         raise TypeError(
             f"product {product}: {method}() must return Gains(length, direction), not {type(gains).__name__}"
         )

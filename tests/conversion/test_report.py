@@ -52,9 +52,18 @@ def test_tied_weights_count_once_and_say_with_whom():
     model = nn.ModuleDict({"embedding": nn.Embedding(5, 8), "head": nn.Linear(8, 5)})
     model["head"].weight = model["embedding"].weight
     report = pr.report(pr.convert(model))
-    assert report.rows[1].weights == 5
-    assert report.rows[1].state == "pr, shares weights with embedding"
-    assert str(report).endswith("1 of 2 modules and 5 of 45 weights (11.1%) converted")
+    assert [row.weights for row in report.rows] == [0, 45]
+    assert report.rows[0].state.endswith("multiplies nothing, shares weights with head")
+    assert str(report).endswith("1 of 2 modules and 45 of 45 weights (100.0%) converted")
+
+
+def test_tied_weights_count_with_a_layer_under_a_product():
+    model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False))
+    model[1].weight = model[2].weight = model[0].weight
+    report = pr.report(pr.convert(model, filter_fn=lambda layer, name: name == "1"))
+    assert [row.weights for row in report.rows] == [0, 16, 0]
+    assert [row.why for row in report.left] == ["could be converted, and was not chosen, shares weights with 1"] * 2
+    assert str(report).endswith("1 of 3 modules and 16 of 16 weights (100.0%) converted")
 
 
 def test_layers_not_chosen_are_told_from_those_that_cannot_be():
