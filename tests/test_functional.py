@@ -318,6 +318,13 @@ def test_a_bias_with_more_axes_than_the_output_is_taken_as_torch_takes_it():
     assert_close(got, gradients(lambda x, w, b: reference.linear(x, w) + b[0], x, w, b), 1e-12)
 
 
+def test_a_bias_along_the_rows_of_one_weight_vectors_output_is_taken_as_torch_takes_it():
+    x, w, b = torch.randn(3, 2, 4).double().transpose(0, 1), torch.randn(4).double(), torch.randn(3).double()
+    got = gradients(functional.linear, x, w, b)
+    assert torch.equal(got[0], F.linear(x, w, b))
+    assert_close(got, gradients(lambda x, w, b: reference.linear(x, w[None])[..., 0] + b, x, w, b), 1e-12)
+
+
 def test_the_product_is_named_by_keyword_only():
     with pytest.raises(TypeError):
         pr.functional.linear(torch.ones(1, 2), torch.ones(1, 2), None, "pr")

@@ -279,8 +279,8 @@ def test_r_of_parallel_vectors_is_their_product(dtype):
         torch.testing.assert_close(got.double(), dim * x.double() @ w.double().T, rtol=tolerance, atol=0)
 
 
-def test_tf32_raises_the_floor_on_cuda():
-    """p then has 10 bits, whatever its dtype says. There is no GPU here: the rule itself is asked."""
+def test_float32_in_fewer_bits_raises_the_floor():
+    """p then has 10 or 7 bits, whatever its dtype says. There is no GPU here: the rule itself is asked."""
     coarse, fine = 4 * 2**-10, 32 * torch.finfo(torch.float32).eps
     convolution, matmul = torch.backends.cudnn.conv, torch.backends.cuda.matmul
 
@@ -298,8 +298,11 @@ def test_tf32_raises_the_floor_on_cuda():
             compiled = torch.compile(lambda t: t * angles.floor_of_sin_square(t.dtype, "cuda", True), backend="eager")
             assert compiled(torch.ones(())) == torch.tensor(floors()[0])
             torch._dynamo.reset()
-        assert angles.floor_of_sin_square(torch.float32, "cpu", False) == fine
-        assert angles.floor_of_sin_square(torch.float64, "cuda", False) == 128 * torch.finfo(torch.float64).eps
+        for precision, floor in (("highest", fine), ("high", coarse), ("medium", 4 * 2**-7)):
+            torch.set_float32_matmul_precision(precision)
+            assert angles.floor_of_sin_square(torch.float32, "cpu", False) == floor
+            assert angles.floor_of_sin_square(torch.float32, "cpu", True) == fine
+            assert angles.floor_of_sin_square(torch.float64, "cpu", False) == 128 * torch.finfo(torch.float64).eps
     finally:  # the defaults, by the older settings, which set what the newer ones left apart
         torch.backends.cudnn.allow_tf32 = True
         torch.set_float32_matmul_precision("highest")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,27 +19,32 @@ from prproduct.products import Gains, Pair, Product
 def floor_of_sin_square(stored: torch.dtype, device_type: str, convolution: bool) -> float:
     """The value of sin² θ up to which an angle counts as unresolved, for p stored in the dtype `stored`.
 
-    It is a multiple of the eps of that dtype, or of TF32 where p may be computed in it: below, the angle is rounding
-    error. With these multiples the direction gradient of `pr` is rarely longer than 1.1·‖x‖ (docs/numerics.md; longest
-    seen: 1.28).
+    It is a multiple of the eps of that dtype, or of TF32 or bfloat16 where torch may compute float32 in it: below, the
+    angle is rounding error. With these multiples the direction gradient of `pr` is rarely longer than 1.1·‖x‖
+    (docs/numerics.md; longest seen: 1.28).
     """
     # Literals: torch.compile(dynamic=True) makes symbolic numbers of what it finds in a table, and fails.
     if stored == torch.float64:
         return 128.0 * 2.0**-52
-    if stored == torch.bfloat16:
+    precision = _float32_precision(device_type, convolution) if stored == torch.float32 else ""
+    if stored == torch.bfloat16 or precision == "bf16":
         return 4.0 * 2.0**-7
-    if stored == torch.float16 or (device_type == "cuda" and _allows_tf32(convolution)):
+    if stored == torch.float16 or precision == "tf32":
         return 4.0 * 2.0**-10  # TF32 rounds to 10 bits, too
     return 32.0 * 2.0**-23
 
 
-def _allows_tf32(convolution: bool) -> bool:
-    settings = torch.backends.cudnn.conv if convolution else torch.backends.cuda.matmul  # type: ignore[attr-defined]
-    return settings.fp32_precision == "tf32"  # also after `allow_tf32`, which raises once this one was set
+def _float32_precision(device_type: str, convolution: bool) -> str:
+    """What torch may compute float32 in, by its settings: "tf32", "bf16", or another word for float32 itself."""
+    if device_type == "cuda":
+        settings: Any = torch.backends.cudnn.conv if convolution else torch.backends.cuda.matmul  # type: ignore[attr-defined]
+    else:
+        settings = torch.backends.mkldnn.conv if convolution else torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
+    return settings.fp32_precision  # also after `allow_tf32`, which raises once this one was set
 
 
 # What torch.compiler.assume_constant_result does, whose call would import Dynamo: it cannot trace this getter.
-_allows_tf32._dynamo_marked_constant = True  # type: ignore[attr-defined]
+_float32_precision._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def working_dtype(dtype: torch.dtype) -> torch.dtype:

@@ -21,7 +21,7 @@ from torch.compiler import is_compiling
 
 from prproduct.ops import kernels, rule
 from prproduct.ops.angles import working_dtype
-from prproduct.ops.contractions import Contraction
+from prproduct.ops.contractions import Contraction, is_one_a_weight_vector
 from prproduct.ops.rule import Gradients, Operands
 from prproduct.products import P, Product, resolve
 
@@ -229,8 +229,8 @@ def gradients(
 ) -> Gradients:
     """dX and dW, by kernels where `kernels.serves`, and else by the rule in plain torch."""
     input, weight, bias, _ = operands
-    is_vector = bias is None or bias.dim() <= 1  # torch's linear takes others, too, and so does the rule
-    implementation = kernels if is_vector and kernels.serves(product, grad, *operands) else rule
+    usual_bias = bias is None or is_one_a_weight_vector(bias, weight.dim() == 1)  # the rule takes all that torch takes
+    implementation = kernels if usual_bias and kernels.serves(product, grad, *operands) else rule
     if product.has_native_forward:
         return implementation.gradients(contraction, product, operands, grad, wants_input, wants_weight)
     # The output is not p. Computed again, in the working dtype, p resolves smaller angles than half types do, at which

@@ -97,7 +97,9 @@ class Linear:
         return output if output.dim() == 2 else as_rows(output)
 
     def bias_of_pairs(self, bias: Tensor, output: Tensor) -> Tensor:
-        return bias if bias.dim() <= 1 else self.as_pairs(bias.view(bias.shape[-output.dim() :]).expand(output.shape))
+        if is_one_a_weight_vector(bias, self.single_weight):
+            return bias
+        return self.as_pairs(bias.view(bias.shape[-output.dim() :]).expand(output.shape))
 
     def weight_square(self, weight: Tensor, dtype: torch.dtype) -> Tensor:
         return torch.atleast_2d(weight).to(dtype).square().sum(-1)  # (out,)
@@ -111,6 +113,11 @@ class Linear:
 
     def add_along_input(self, grad: Tensor, sums: Tensor, input: Tensor, weight: Tensor, pairs: Pairs) -> Tensor:
         return _apart(grad) + (as_rows(input) * pairs.input.inverse * sums).view(grad.shape)
+
+
+def is_one_a_weight_vector(bias: Tensor, single_weight: bool) -> bool:
+    """Return False for a bias that torch's linear broadcasts to the output otherwise."""
+    return bias.dim() <= 1 and (bias.numel() == 1 or not single_weight)
 
 
 def as_rows(t: Tensor) -> Tensor:

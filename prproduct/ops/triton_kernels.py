@@ -288,7 +288,7 @@ def prproduct_along(
         v = program % blocks * XV + tl.arange(0, XV)
         inverse = tl.load(x_scale_ptr + image * places + v, mask=v < places, other=0.0)
         if not X_MULTIPLES:
-            _, inverse = _norm(inverse)
+            _x_norm, inverse = _norm(inverse)
         total = _sum_partial(along_x_ptr, image * places + v, v < places, x_parts, x_part_stride)
         to = dx_ptr + (image // groups) * dx_batch + (image % groups) * dx_group
         t = x_ptr + (image // groups) * x_batch + (image % groups) * x_group
@@ -296,9 +296,9 @@ def prproduct_along(
             to, dx_vector, dx_stride, t, x_vector, x_stride, program % blocks, places, length, inverse, total, unscale,
             XV, XR,
         )  # fmt: skip
-    else:  # other names than above: Triton wants one type of a name in both branches
+    else:  # other names than above, even for what is not used: Triton wants one type of a name in both branches
         k = (program - x_programs) * WV + tl.arange(0, WV)
-        _, w_inverse = _norm(tl.load(w_squares_ptr + k, mask=k < vectors, other=0.0))
+        _w_norm, w_inverse = _norm(tl.load(w_squares_ptr + k, mask=k < vectors, other=0.0))
         sums = tl.zeros((WV, P), tl.float32)
         for start in range(0, w_parts, P):
             part = start + tl.arange(0, P)[None, :]

@@ -298,7 +298,7 @@ def _add_along(x: _Along | None, w: _Along | None, largest: Tensor | None) -> No
     constants = {"XV": x_tile[0], "XR": x_tile[1], "WV": w_tile[0], "WR": w_tile[1]}
     constants |= {
         "X_MULTIPLES": x is not None and x.multiples,
-        "P": 1 if w is None else min(256, _power_of_2(w_part[-1])),
+        "P": 1 if w is None else min(_power_of_2(w_part[-1]), max(1, _TILE // w_tile[0])),
     }
     launch("prproduct_along", grid, *x_part, *w_part, largest, x_programs, **constants)
 
@@ -336,6 +336,6 @@ def launch(kernel: str, grid: tuple[int, ...], *arguments: Any, **constants: Any
 
 
 def try_on(device: torch.device) -> None:
-    """Launch a kernel on a device, which raises whatever error Triton has with it."""
-    ones = torch.ones(1, 1, 1, 1, device=device)
-    _squares(ones, torch.ones(1, 1, device=device))
+    """Run the backward of a small layer on a device, which raises whatever error Triton has with it."""
+    ones = torch.ones(8, 4, device=device)
+    linear_backward(ones[:, :2], ones, ones[:2], None, ones[:, :2], "pr", 0.0, 1e-6, True, True)

@@ -17,7 +17,22 @@ if importlib.util.find_spec("triton") is None or os.environ.get("TRITON_INTERPRE
     pytest.skip("needs Triton's compiler: make test-triton", allow_module_level=True)
 GPUS = {"Ampere": ("cuda", 80, 32), "Hopper": ("cuda", 90, 32), "MI300": ("hip", "gfx942", 64)}
 TYPES = {torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.float16: "*fp16"}
-GEOMETRY = ((1, 1), (1, 1), (1, 1), False, (0, 0))
+BOTH, INPUT, WEIGHT = (True, True), (True, False), (False, True)  # which gradients are wanted
+LINEAR = [  # rows, inputs, outputs: a wide layer, a head, a first layer, one behind frozen layers, sizes 1, few inputs
+    (128, 784, 512, BOTH),
+    (128, 64, 10, BOTH),
+    (128, 784, 256, WEIGHT),
+    (128, 512, 512, INPUT),
+    (1, 1, 1, BOTH),
+    (4096, 3, 4096, BOTH),
+]
+CONVOLUTIONS = [  # input, outputs, size of the kernel, groups, product: a first layer, 1×1, groups, depthwise
+    ((8, 3, 32, 32), 16, 3, 1, "pr", WEIGHT),
+    ((8, 64, 56, 56), 128, 1, 1, "pr", BOTH),
+    ((8, 16, 32, 32), 32, 3, 1, "pr-w", BOTH),
+    ((8, 2048, 8, 8), 2048, 1, 2048, "tempered", BOTH),
+    ((8, 16, 32, 32), 32, 3, 2, "r", BOTH),
+]
 
 
 def launches(dtype):
@@ -29,14 +44,16 @@ def launches(dtype):
     found = []
     with pytest.MonkeyPatch.context() as patch, FakeTensorMode():
         patch.setattr(triton_operators, "launch", lambda kernel, grid, *a, **c: found.append((kernel, a, c)))
-        rows, rest = empty(128, 512), ("pr", 0.0, 1e-6, True, True)
-        triton_operators.linear_backward(rows, empty(128, 784), empty(512, 784), empty(512), rows, *rest)
-        triton_operators.linear_backward(empty(1, 1), empty(1, 1), empty(1, 1), None, empty(1, 1), *rest)
-        for layout, product in ((torch.contiguous_format, "tempered"), (torch.channels_last, "r")):
-            x, y = (empty(8, channels, 32, 32, memory_format=layout) for channels in (16, 32))
-            w = empty(32, 8, 3, 3, memory_format=layout)
-            triton_operators.convolution_backward(y, x, w, None, y, *GEOMETRY, 2, product, 0.3, *rest[2:])
-        triton_operators.convolution_value(y, x, w, *GEOMETRY, 2, "r", 0.0, 1e-6)
+        for rows, inputs, outputs, wanted in LINEAR:
+            x, w, bias, y = empty(rows, inputs), empty(outputs, inputs), empty(outputs), empty(rows, outputs)
+            triton_operators.linear_backward(y, x, w, bias if rows > 1 else None, y, "pr", 0.0, 1e-6, *wanted)
+        for layout in (torch.contiguous_format, torch.channels_last):
+            for (batch, inputs, *size), outputs, kernel, groups, product, wanted in CONVOLUTIONS:
+                x, y = (empty(batch, channels, *size, memory_format=layout) for channels in (inputs, outputs))
+                w = empty(outputs, inputs // groups, kernel, kernel, memory_format=layout)
+                geometry = ((1, 1), (kernel // 2, kernel // 2), (1, 1), False, (0, 0), groups)
+                triton_operators.convolution_backward(y, x, w, None, y, *geometry, product, 0.3, 1e-6, *wanted)
+        triton_operators.convolution_value(y, x, w, *geometry, "r", 0.0, 1e-6)
     return found
 
 
