@@ -111,12 +111,13 @@ def read_source(
 
 
 def missing(wanted: Source, data_dir: str | Path | None = None) -> str:
-    """Return the error of a data set that was not found: the searched folders, and which files to download by hand."""
+    """Return the error of a data set that was not found: what is missing where, and which files to download by hand."""
     layout = wanted.layouts[0]
     what = layout.archive or ", ".join(f"{file.name}.gz" for file in (*layout.train, *layout.test))
-    places = ", ".join(map(str, locate.roots(data_dir)))
     hint = f"put {what} (from {wanted.downloads[0].url.rsplit('/', 1)[0]}/) into a folder and give it as --data-dir"
-    return f"{wanted.name} is not in {places}: {hint}"
+    if absent := locate.find_absent(wanted, data_dir):
+        return f"{wanted.name} is incomplete: {absent} is missing; put it there, or {hint}"
+    return f"{wanted.name} is not in {', '.join(map(str, locate.roots(data_dir)))}: {hint}"
 
 
 def fingerprint(name: str, *tensors: Tensor) -> str:
