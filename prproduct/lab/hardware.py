@@ -79,15 +79,6 @@ def check_threads(threads: int | None) -> None:
         raise InputError(f"threads is {threads}, it must be from 1 to 1024")
 
 
-def is_first_process() -> bool:
-    """Return True in the first process of a training, also before the process group exists.
-
-    >>> is_first_process()
-    True
-    """
-    return os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")) == "0"
-
-
 def cores() -> int:
     """Return the number of CPU cores that this process may use.
 
