@@ -1,4 +1,4 @@
-"""The versions, commit, command and machine of a run, recorded in config.json; and whether this is its first process."""
+"""The versions, commit, command and machine of a run, recorded in config.json; whether this is its first process."""
 
 from __future__ import annotations
 

@@ -146,6 +146,26 @@ def in_first(fabric: Fabric, function: Callable[[], Result]) -> Result:
     return shared
 
 
+def in_all(fabric: Fabric, function: Callable[[], Result]) -> Result:
+    """Call `function` in every process and return its result; an InputError ends all processes and is raised in one.
+
+    >>> in_all(Hardware(accelerator="cpu").start(), lambda: 7)
+    7
+    """
+    outcome: Result | InputError
+    try:
+        outcome = function()
+    except InputError as error:
+        outcome = error
+    errors = gathered(fabric, [str(outcome) if isinstance(outcome, InputError) else ""])
+    if not isinstance(outcome, InputError):
+        if any(errors):
+            raise SystemExit(2)
+        return outcome
+    # Each error is raised by the first process that has it, since most are the same in all.
+    raise SystemExit(2) if str(outcome) in errors[: fabric.global_rank] else outcome
+
+
 def summed(fabric: Fabric, numbers: Sequence[float]) -> list[float]:
     """Return the sums of numbers over all processes, in double precision.
 

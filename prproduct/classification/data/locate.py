@@ -53,7 +53,7 @@ def find(source: Source, data_dir: str | Path | None = None) -> Found | None:
 
 
 def find_absent(source: Source, data_dir: str | Path | None = None) -> Path | None:
-    """Return the first file that is missing in a folder with other files of the data set; None without such a folder."""
+    """Return the first missing file of a folder that holds others of the data set, or None without such a folder."""
     for root in roots(data_dir):
         for layout, folder in _folders(source, root):
             absent = _absent(layout, folder)
