@@ -76,12 +76,13 @@ class Plan:
         return Pool(places, self.threads or max(1, cores() // places), gpus)
 
     def _gpus(self) -> list[str]:
-        """Return the GPU of each worker; empty to use none."""
+        """Return the GPU of each worker, as CUDA_VISIBLE_DEVICES names it; empty to use none."""
         there = torch.cuda.device_count()
         share = min(there, 1) if self.gpus_per_run is None else self.gpus_per_run
         if share > there:
             raise InputError(f"gpus_per_run is {share:g}, but there is no GPU here")
-        return [str(gpu) for _ in range(int(1 / share)) for gpu in range(there)] if share else []
+        names = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(there)))).split(",")
+        return [name.strip() for name in names[:there]] * int(1 / share) if share else []
 
 
 def _speaks_grpc(connection: socket.socket) -> bool:
