@@ -4,9 +4,10 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
+from report_text import found_in
+
 from prproduct.classification.recipes import recipe
 from prproduct.classification.report.comparison import groups
-from prproduct.lab.report import files
 from prproduct.probe import AngleRecord, write_jsonl
 
 # Errors by product, in percent: those of the study of gradients.
@@ -73,7 +74,7 @@ def pairs(folder, errors, **settings):
     for product, values in errors.items():
         for seed, error in enumerate(values):
             made_run(folder / f"{product.replace(':', '')}-{seed}", product, seed, error / 100, **settings)
-    return groups(files.find([folder]))
+    return groups(found_in([folder]))
 
 
 def _epoch(number, error, product, busy):
