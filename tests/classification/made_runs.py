@@ -27,13 +27,9 @@ def made_run(
     ended="end",
     layers=(),
     protocol="validation",
-    busy=1.0,
     **settings,
 ):
-    """Write a run whose last epoch has a test error, and with `selected` a chosen epoch that has another.
-
-    `busy` is the share of its time for which its main thread had the CPU; None: not recorded.
-    """
+    """Write a run whose last epoch has a test error, and with `selected` a chosen epoch that has another."""
     folder = Path(folder)
     folder.mkdir(parents=True)
     own = {"arch": arch, "data": data, "product": product, "seed": seed, "protocol": protocol, **settings}
@@ -54,7 +50,7 @@ def made_run(
     }
     (folder / "config.json").write_text(json.dumps(config))
     done = {"end": epochs, "diverged": epochs - 1, None: epochs - 1}[ended]
-    lines = [_epoch(number, error * (1 + 2 * (epochs - 1 - number) / epochs), product, busy) for number in range(done)]
+    lines = [_epoch(number, error * (1 + 2 * (epochs - 1 - number) / epochs), product) for number in range(done)]
     if ended == "end":
         last = {key: value for key, value in lines[-1].items() if key not in ("event", "time")} if lines else None
         chosen = last if selected is None or last is None else {**last, "epoch": 0, "test_error": selected}
@@ -77,9 +73,8 @@ def pairs(folder, errors, **settings):
     return groups(found_in([folder]))
 
 
-def _epoch(number, error, product, busy):
+def _epoch(number, error, product):
     seconds = 3.0 if product == "pr" else 2.0
-    cpu = {} if busy is None else {"cpu_seconds": busy * seconds}
     return {
         "event": "epoch",
         "epoch": number,
@@ -91,7 +86,7 @@ def _epoch(number, error, product, busy):
         "test_loss": 3.2 * error,
         "test_error": error,
         "learning_rate": 0.1,
-        "time": {"train_seconds": seconds, "evaluation_seconds": 0.5, "samples_per_second": 600 / seconds, **cpu},
+        "time": {"train_seconds": seconds, "evaluation_seconds": 0.5, "samples_per_second": 600 / seconds},
     }
 
 
