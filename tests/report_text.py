@@ -1,6 +1,14 @@
-"""What a report says, as text: for tests that look for a sentence or a row."""
+"""What a report says, as text: for tests that look for a sentence or a row; and the runs that it is made from."""
 
+from prproduct.lab.report import files
 from prproduct.lab.report.content import Bullets, Card, Folded, Heading, Paragraph, Table, plain
+
+
+def found_in(places):
+    """The runs in folders, all of which can be read."""
+    found, broken = files.find_all(places)
+    assert not broken
+    return found
 
 
 def text_of(sections):

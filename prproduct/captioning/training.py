@@ -31,9 +31,10 @@ from prproduct.captioning.metrics import score
 from prproduct.captioning.metrics.reward import CiderReward, PackedCaptions
 from prproduct.lab import checkpoints, runs
 from prproduct.lab.engine import Settings
+from prproduct.lab.environment import is_first_process
 from prproduct.lab.errors import InputError
 from prproduct.lab.files import check_writable
-from prproduct.lab.hardware import Hardware, gathered, is_first_process, summed
+from prproduct.lab.hardware import Hardware, gathered, summed
 from prproduct.lab.progress import NoProgress
 from prproduct.lab.report.content import display
 from prproduct.lab.session import train_task

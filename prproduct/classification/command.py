@@ -23,7 +23,7 @@ from prproduct.lab.options import (
     takes_options_of,
 )
 from prproduct.lab.progress import NoProgress, TrainingProgress
-from prproduct.lab.runs import Record
+from prproduct.lab.runs import Record, folder_name
 
 # --run-dir, since torchrun takes --run for an abbreviation of one of its own options.
 Folder = Annotated[
@@ -34,7 +34,7 @@ Folder = Annotated[
 
 def _folder(values: Mapping[str, Any]) -> Path:
     """Return --run-dir, or the default folder of a run with these options."""
-    parts = (values["data"], values["arch"], values["product"].replace(":", ""), values["seed"])
+    parts = (values["data"], values["arch"], folder_name(values["product"]), values["seed"])
     return Path(values["run"] or Path("runs") / "-".join(map(str, parts)))
 
 

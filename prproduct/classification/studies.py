@@ -144,7 +144,7 @@ def run_folder(config: ClassifierConfig) -> Path:
     >>> print(run_folder(ClassifierConfig(product="tempered:0.5", seed=3)))
     digits/mlp/tempered-0.5/seed-3
     """
-    return Path(config.data, config.arch, config.product.replace(":", "-"), f"seed-{config.seed}")
+    return Path(config.data, config.arch, runs.folder_name(config.product), f"seed-{config.seed}")
 
 
 def jobs(

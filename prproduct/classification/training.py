@@ -23,9 +23,10 @@ from prproduct.conversion import convert
 from prproduct.lab import checkpoints, runs
 from prproduct.lab.checks import check_known, check_least, check_product
 from prproduct.lab.engine import Settings
+from prproduct.lab.environment import is_first_process
 from prproduct.lab.errors import InputError
 from prproduct.lab.files import check_writable
-from prproduct.lab.hardware import PRECISIONS, Hardware, is_first_process, summed
+from prproduct.lab.hardware import PRECISIONS, Hardware, summed
 from prproduct.lab.options import option
 from prproduct.lab.progress import NoProgress
 from prproduct.lab.report.content import display

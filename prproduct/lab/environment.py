@@ -1,7 +1,8 @@
-"""The versions, commit, command and machine of a run: recorded in config.json, not part of its identity."""
+"""The versions, commit, command and machine of a run, recorded in config.json; whether this is its first process."""
 
 from __future__ import annotations
 
+import os
 import platform
 import shlex
 import subprocess
@@ -35,6 +36,15 @@ def environment() -> dict[str, Any]:
         "processor": torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine(),
         "threads": torch.get_num_threads(),
     }
+
+
+def is_first_process() -> bool:
+    """Return True in the first process of a training, also before the process group exists.
+
+    >>> is_first_process()
+    True
+    """
+    return os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")) == "0"
 
 
 def commit() -> str | None:

@@ -79,15 +79,6 @@ def check_threads(threads: int | None) -> None:
         raise InputError(f"threads is {threads}, it must be from 1 to 1024")
 
 
-def is_first_process() -> bool:
-    """Return True in the first process of a training, also before the process group exists.
-
-    >>> is_first_process()
-    True
-    """
-    return os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")) == "0"
-
-
 def cores() -> int:
     """Return the number of CPU cores that this process may use.
 
@@ -153,6 +144,26 @@ def in_first(fabric: Fabric, function: Callable[[], Result]) -> Result:
     if isinstance(shared, InputError):
         raise shared if fabric.global_rank == 0 else SystemExit(2)
     return shared
+
+
+def in_all(fabric: Fabric, function: Callable[[], Result]) -> Result:
+    """Call `function` in every process and return its result; an InputError ends all processes and is raised in one.
+
+    >>> in_all(Hardware(accelerator="cpu").start(), lambda: 7)
+    7
+    """
+    outcome: Result | InputError
+    try:
+        outcome = function()
+    except InputError as error:
+        outcome = error
+    errors = gathered(fabric, [str(outcome) if isinstance(outcome, InputError) else ""])
+    if not isinstance(outcome, InputError):
+        if any(errors):
+            raise SystemExit(2)
+        return outcome
+    # Each error is raised by the first process that has it, since most are the same in all.
+    raise SystemExit(2) if str(outcome) in errors[: fabric.global_rank] else outcome
 
 
 def summed(fabric: Fabric, numbers: Sequence[float]) -> list[float]:

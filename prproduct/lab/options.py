@@ -6,6 +6,7 @@ Typer makes options from a function's signature; `takes_options_of` builds that 
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, field, fields
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from prproduct.lab import runs
+from prproduct.lab.environment import is_first_process
 from prproduct.lab.errors import InputError
 from prproduct.lab.runs import Record
 
@@ -76,9 +78,14 @@ def stored_in(
 ) -> dict[str, Any]:
     """Return the options recorded in the folder of a run, if the command resumes or restarts it; else {}.
 
-    `options_of(record)` returns those of its configuration; paths of its data are in its environment.
+    `options_of(record)` returns those of its configuration; paths of its data are in its environment. InputError if
+    there is no run to resume: a mistyped folder must not train another model.
     """
-    if not (values["resume"] or values["restart"]) or not (folder / runs.CONFIG).exists():
+    if not (values["resume"] or values["restart"]):
+        return {}
+    if not os.path.lexists(folder / runs.CONFIG):
+        if values["resume"] and is_first_process():  # the others need no access to the folder
+            raise InputError(f"{folder}: there is no run to resume; leave out --resume to start one")
         return {}
     record = runs.read_config(folder)
     places = record.config.get("environment", {}).get("places", {})

@@ -238,6 +238,15 @@ def read(folder: str | Path) -> Record:
     return Record(folder, read_json(folder / CONFIG), tuple(_lines(_Growing(folder / METRICS))))
 
 
+def folder_name(product: str) -> str:
+    """Return the name of a product in the names of folders.
+
+    >>> folder_name("tempered:0.5")
+    'tempered-0.5'
+    """
+    return product.replace(":", "-")
+
+
 def read_config(folder: str | Path) -> Record:
     """Read a run without its records, which may be unreadable."""
     folder = Path(folder)

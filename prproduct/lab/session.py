@@ -14,13 +14,23 @@ from prproduct.lab.engine import Settings, Task, TrainingLoop
 from prproduct.lab.environment import environment
 from prproduct.lab.errors import InputError
 from prproduct.lab.files import replace_durably
-from prproduct.lab.hardware import Hardware, in_first, reproducible, threads_set
+from prproduct.lab.hardware import Hardware, in_all, in_first, reproducible, threads_set
 from prproduct.lab.progress import NoProgress
 from prproduct.lab.runs import Run
 from prproduct.lab.stopping import StopSignals
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
+
+_GONE = (
+    "closed by peer",
+    "connection reset",
+    "broken pipe",
+    "socket closed",
+    "closed the connection",
+    "connection was likely closed",
+    "remote process exit",
+)
 
 
 def train_task(
@@ -65,7 +75,7 @@ def train_task(
         fabric = hardware.start(precision)
         try:
             with reproducible(fabric), _one_line_for_a_dead_process(fabric, folder):
-                task = make(fabric)
+                task = in_all(fabric, lambda: make(fabric))
                 if not in_first(fabric, open_run):
                     run, shown = (opened[0], progress or NoProgress()) if opened else (None, NoProgress())
                     TrainingLoop(task, fabric, run, settings, shown, stop).train()
@@ -88,13 +98,15 @@ def _one_line_for_a_dead_process(fabric: Fabric, folder: str | Path) -> Iterator
         if not fabric.is_global_zero:
             raise SystemExit(1) from None
         raise InputError(
-            f"another process of this training has died; resume with --resume --run-dir {folder}"
+            f"another process of this training has died ({str(error).splitlines()[0]}); resume with --resume --run-dir "
+            f"{folder}"
         ) from None
 
 
 def _connection_broke(error: Exception) -> bool:
+    """Return True for an error of gloo, NCCL or torch's TCPStore that says that the other side is gone."""
     message = str(error).lower()
-    return any(words in message for words in ("connection closed", "connection reset", "broken pipe", "gloo", "nccl"))
+    return any(words in message for words in _GONE)
 
 
 def _absolute(place: Path | str) -> str:

@@ -50,12 +50,11 @@ class AngleProbe:
         layers: Iterable[str] | None = None,
         bins: int = 20,
         forwards_per_step: int = 1,
-        first_step: int = 0,
         step: int | None = None,
         jsonl: str | Path | None = None,
         writer: SummaryWriter | None = None,
     ) -> None:
-        """`layers` are names or patterns such as "encoder.*"; steps are numbered from `first_step` on (docs/probe.md).
+        """`layers` are names or patterns such as "encoder.*"; see docs/probe.md.
 
         A record's histogram has `bins` bins. Complete records are appended to the file `jsonl` and written to `writer`,
         a TensorBoard SummaryWriter.
@@ -66,7 +65,6 @@ class AngleProbe:
             ("every", every, 1),
             ("bins", bins, 1),
             ("forwards_per_step", forwards_per_step, 1),
-            ("first_step", first_step, 0),
             ("step", 0 if step is None else step, 0),
         ):
             if not isinstance(number, int) or number < least:
@@ -80,7 +78,7 @@ class AngleProbe:
         self._layers = _choose(self._model, layers)
         self._bins = bins
         self._forwards_per_step = forwards_per_step
-        self._forwards = {True: first_step * forwards_per_step, False: 0}  # counted by training mode
+        self._forwards = {True: 0, False: 0}  # counted by training mode
         self._step = step
         self._jsonl, self._writer = jsonl, writer
         self._records: list[AngleRecord] = []

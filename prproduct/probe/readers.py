@@ -72,6 +72,7 @@ _READERS: list[tuple[type[nn.Module], Reader]] = [
     (_ConvNd, read_convolution),
     (nn.Linear, read_linear),
 ]
+_KNOWN_PACKAGES = ("torch.nn.modules.", "prproduct.nn.", "transformers.pytorch_utils")
 KNOWN = "Linear, Conv1d to ConvTranspose3d, LSTM, GRU, RNN, their cells, MultiheadAttention"
 
 
@@ -82,6 +83,12 @@ def reader_of(layer: nn.Module) -> Reader | None:
             return reader
     conv1d = getattr(sys.modules.get("transformers.pytorch_utils"), "Conv1D", None)
     return read_columns if conv1d is not None and isinstance(layer, conv1d) else None
+
+
+def has_own_forward(layer: nn.Module) -> bool:
+    """Return True if the layer's forward is defined by a class that is not torch's, prproduct's or Hugging Face's."""
+    defining = next(cls for cls in type(layer).__mro__ if "forward" in vars(cls))
+    return "forward" not in vars(layer) and not defining.__module__.startswith(_KNOWN_PACKAGES)
 
 
 def find_layers(model: nn.Module) -> dict[str, nn.Module]:

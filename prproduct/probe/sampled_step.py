@@ -12,9 +12,8 @@ from torch.utils.hooks import RemovableHandle
 
 from prproduct.probe.angles import AngleStatistics, measure, why_unmeasurable
 from prproduct.probe.gradients import GradientParts, split
-from prproduct.probe.overridden import ForwardWatcher, has_known_base, has_own_forward
 from prproduct.probe.pairings import Call, Pairing, product_of
-from prproduct.probe.readers import reader_of
+from prproduct.probe.readers import has_own_forward, reader_of
 from prproduct.probe.records import AngleRecord
 from prproduct.probe.replay import RandomState, draws_dropout
 
@@ -37,20 +36,15 @@ class SampledStep:
         self._random: dict[nn.Module, RandomState] = {}  # before the layer's forward
         self._computed_weights: dict[tuple[nn.Module, str], Tensor] = {}  # by parametrizations, in this forward
         self._summed: dict[Key, tuple[int, Tensor]] = {}  # id of the backward, gradient summed over calls
-        self._layer_hooks: list[RemovableHandle | ForwardWatcher] = []
+        self._layer_hooks: list[RemovableHandle] = []
         self._weight_hooks: dict[Key, dict[int, RemovableHandle]] = {}
 
     def add_layer_hooks(self) -> None:
         """Register the hooks that measure, before a forward."""
         for name, layer in self.layers.items():
-            before = self.save_random_state if draws_dropout(layer) else None
-            after = self._measuring_hook(name)
-            if has_own_forward(layer):
-                if has_known_base(layer):
-                    self._layer_hooks.append(ForwardWatcher(layer, before, after))
-                before, after = None, self._skipping_hook(name)
-            if before is not None:
-                self._layer_hooks.append(layer.register_forward_pre_hook(before))
+            if draws_dropout(layer):
+                self._layer_hooks.append(layer.register_forward_pre_hook(self.save_random_state))
+            after = self._skipping_hook(name) if has_own_forward(layer) else self._measuring_hook(name)
             # Before all other hooks: they may change the output, and the probe's hook on the model removes this one.
             self._layer_hooks.append(layer.register_forward_hook(after, with_kwargs=True, prepend=True))
             for owner in layer.modules():
@@ -104,11 +98,10 @@ class SampledStep:
         return hook
 
     def _skipping_hook(self, name: str) -> Callable[..., None]:
-        """Return a hook on a layer with its own forward, which must have reached the ForwardWatcher by now."""
+        """Return a hook on a layer whose arguments and output need not be those of a product."""
 
         def hook(layer: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-            if name not in self.calls:
-                self._skip(name, f"{type(layer).__name__}.forward does not call super().forward")
+            self._skip(name, f"{type(layer).__name__} has a forward of its own")
 
         return hook
 

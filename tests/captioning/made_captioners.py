@@ -24,7 +24,7 @@ def made_run(folder, phase="xe", product="pr", seed=0, cider=0.5, *, ended="end"
     folder = Path(folder)
     folder.mkdir(parents=True)
     known = {"data": DATA, "places": {"captions": "world"}, "beams": 5, "seconds": 1.0}
-    known |= {"busy": 1.0, "true": None}
+    known |= {"true": None}
     known |= {key: settings.pop(key) for key in list(settings) if key in known}
     first = CaptionerConfig(phase="xe", product=product, seed=seed, hidden=8, epochs=3).resolved()
     config = first
@@ -51,7 +51,7 @@ def made_run(folder, phase="xe", product="pr", seed=0, cider=0.5, *, ended="end"
         begun = {**asdict(first), **(start or {})}
         said["start"] = {"config": begun, "from": "last", "step": 30, "weights": "0" * 16}
     (folder / "config.json").write_text(json.dumps(said))
-    _write_metrics(folder, phase, config.epochs, ended, known["seconds"], known["busy"])
+    _write_metrics(folder, phase, config.epochs, ended, known["seconds"])
     if angles:
         _write_angles(folder, product, angles, phase == "xe")
     if cider is not None and ended == "end":
@@ -59,8 +59,8 @@ def made_run(folder, phase="xe", product="pr", seed=0, cider=0.5, *, ended="end"
     return folder
 
 
-def _write_metrics(folder, phase, epochs, ended, seconds, busy):
-    lines = [_epoch(number, phase, seconds, busy) for number in range(epochs if ended == "end" else epochs - 1)]
+def _write_metrics(folder, phase, epochs, ended, seconds):
+    lines = [_epoch(number, phase, seconds) for number in range(epochs if ended == "end" else epochs - 1)]
     if ended == "end":
         last = {key: value for key, value in lines[-1].items() if key not in ("event", "time")}
         lines.append({"event": "end", "step": 10 * epochs, "last": last, "selected": last})
@@ -69,11 +69,9 @@ def _write_metrics(folder, phase, epochs, ended, seconds, busy):
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
-def _epoch(number, phase, seconds, busy):
+def _epoch(number, phase, seconds):
     time = {"train_seconds": seconds * (9 if number == 0 else 1), "evaluation_seconds": 0.5}
     time["samples_per_second"] = 600 / time["train_seconds"]
-    if busy is not None:
-        time["cpu_seconds"] = busy * time["train_seconds"]
     found = {"train_loss": 3.0 - number / 4, "validation_loss": 3.1 - number / 4, "validation_cider": 0.3 + number / 10}
     if phase == "rl":
         found |= {"train_reward": 0.4 + number / 10, "train_baseline": 0.41, "train_words": 8.5}

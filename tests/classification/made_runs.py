@@ -4,9 +4,10 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
+from report_text import found_in
+
 from prproduct.classification.recipes import recipe
 from prproduct.classification.report.comparison import groups
-from prproduct.lab.report import files
 from prproduct.probe import AngleRecord, write_jsonl
 
 # Errors by product, in percent: those of the study of gradients.
@@ -26,13 +27,9 @@ def made_run(
     ended="end",
     layers=(),
     protocol="validation",
-    busy=1.0,
     **settings,
 ):
-    """Write a run whose last epoch has a test error, and with `selected` a chosen epoch that has another.
-
-    `busy` is the share of its time for which its main thread had the CPU; None: not recorded.
-    """
+    """Write a run whose last epoch has a test error, and with `selected` a chosen epoch that has another."""
     folder = Path(folder)
     folder.mkdir(parents=True)
     own = {"arch": arch, "data": data, "product": product, "seed": seed, "protocol": protocol, **settings}
@@ -53,7 +50,7 @@ def made_run(
     }
     (folder / "config.json").write_text(json.dumps(config))
     done = {"end": epochs, "diverged": epochs - 1, None: epochs - 1}[ended]
-    lines = [_epoch(number, error * (1 + 2 * (epochs - 1 - number) / epochs), product, busy) for number in range(done)]
+    lines = [_epoch(number, error * (1 + 2 * (epochs - 1 - number) / epochs), product) for number in range(done)]
     if ended == "end":
         last = {key: value for key, value in lines[-1].items() if key not in ("event", "time")} if lines else None
         chosen = last if selected is None or last is None else {**last, "epoch": 0, "test_error": selected}
@@ -73,12 +70,11 @@ def pairs(folder, errors, **settings):
     for product, values in errors.items():
         for seed, error in enumerate(values):
             made_run(folder / f"{product.replace(':', '')}-{seed}", product, seed, error / 100, **settings)
-    return groups(files.find([folder]))
+    return groups(found_in([folder]))
 
 
-def _epoch(number, error, product, busy):
+def _epoch(number, error, product):
     seconds = 3.0 if product == "pr" else 2.0
-    cpu = {} if busy is None else {"cpu_seconds": busy * seconds}
     return {
         "event": "epoch",
         "epoch": number,
@@ -90,7 +86,7 @@ def _epoch(number, error, product, busy):
         "test_loss": 3.2 * error,
         "test_error": error,
         "learning_rate": 0.1,
-        "time": {"train_seconds": seconds, "evaluation_seconds": 0.5, "samples_per_second": 600 / seconds, **cpu},
+        "time": {"train_seconds": seconds, "evaluation_seconds": 0.5, "samples_per_second": 600 / seconds},
     }
 
 

@@ -4,12 +4,11 @@ import statistics
 
 import pytest
 from made_runs import STUDY, made_run, pairs
-from report_text import text_of
+from report_text import found_in, text_of
 
 from prproduct.classification import report
 from prproduct.classification.report.comparison import comparisons
 from prproduct.classification.report.curves import training
-from prproduct.lab.report import files
 from prproduct.lab.report.content import charts, display, plain
 
 
@@ -18,7 +17,7 @@ def test_products_stand_in_the_same_order_everywhere(tmp_path):
     order = ["p", "r", "pr", "no-length", "no-direction"]
     assert list(made[0].counted) == order
     assert [comparison.product for comparison in comparisons(made)] == order[1:]
-    sections = {section.title: section for section in report.sections(files.find([tmp_path]))}
+    sections = {section.title: section for section in report.sections(found_in([tmp_path]))}
     rows = [plain(row[0]) for row in sections["mlp on digits: runs"].blocks[1].rows]
     assert list(dict.fromkeys(rows)) == [display(product) for product in order]
     curves = sections["mlp on digits: curves"].blocks[0]
@@ -37,7 +36,7 @@ def test_products_that_failed_do_not_set_the_scale_of_the_others(tmp_path):
 
 def test_what_is_constant_is_a_sentence_and_not_a_panel(tmp_path):
     made_run(tmp_path / "a", "p", 0, layers=("fc1", "fc"))
-    found = {section.title: section for section in report.sections(files.find([tmp_path]))}
+    found = {section.title: section for section in report.sections(found_in([tmp_path]))}
     share = found["mlp on digits: direction and length of the gradients"]
     assert not list(charts([share]))
     assert "Constant over training in fc1, fc: share of direction is 0.90 under P." in text_of([share])
@@ -45,7 +44,7 @@ def test_what_is_constant_is_a_sentence_and_not_a_panel(tmp_path):
 
 def test_layers_have_their_names_on_the_axis(tmp_path):
     made_run(tmp_path / "a", "p", 0, layers=("fc1", "fc2", "fc3", "fc"))
-    found = {section.title: section for section in report.sections(files.find([tmp_path]))}
+    found = {section.title: section for section in report.sections(found_in([tmp_path]))}
     depth, _ = charts([found["mlp on digits: angles"]])
     assert depth.panels[0].names == ("fc1", "fc2", "fc3", "fc")
 
@@ -54,7 +53,7 @@ def test_angles_are_drawn_for_each_layer_and_for_many_only_some_and_by_depth(tmp
     layers = [f"layer{number}" for number in range(30)]
     made_run(tmp_path / "a", "p", 0, layers=layers)
     made_run(tmp_path / "b", "p", 1, layers=layers)
-    found = report.sections(files.find([tmp_path]))
+    found = report.sections(found_in([tmp_path]))
     (section,) = [section for section in found if section.title.endswith("angles")]
     depth, over_training = charts([section])
     assert depth.panels[0].lines[0].y == pytest.approx([0.3 + 0.1 * place - 0.06 + 0.005 for place in range(30)])
@@ -69,12 +68,12 @@ def test_angles_are_drawn_for_each_layer_and_for_many_only_some_and_by_depth(tmp
 
 def test_without_angles_there_is_no_section_on_them(tmp_path):
     made_run(tmp_path / "a", "p", 0)
-    assert not [section for section in report.sections(files.find([tmp_path])) if "angles" in section.title]
+    assert not [section for section in report.sections(found_in([tmp_path])) if "angles" in section.title]
 
 
 def test_curves_are_means_over_seeds_with_their_deviation(tmp_path):
     pairs(tmp_path, {"p": [10, 14]}, epochs=2)
-    (section,) = [section for section in report.sections(files.find([tmp_path])) if "curves" in section.title]
+    (section,) = [section for section in report.sections(found_in([tmp_path])) if "curves" in section.title]
     (line,) = next(charts([section])).panels[0].lines
     assert line.x == (1, 2)
     assert line.y == pytest.approx([24, 12])

@@ -51,13 +51,16 @@ def test_two_processes_that_are_asked_to_stop_stop_behind_the_same_step_and_go_o
     assert_same_run(tmp_path / "stopped", tmp_path / "whole")
 
 
-def test_more_devices_than_a_batch_has_images_is_refused(tmp_path):
-    assert 0 not in train_together(2, replace(SMALL, batch_size=1), tmp_path / "two")
+@pytest.mark.parametrize("config", [replace(SMALL, batch_size=1), replace(SMALL, limit_train=1)])
+def test_more_devices_than_a_batch_has_images_are_refused_by_one_of_them(tmp_path, config):
+    assert train_together(2, config, tmp_path / "two") == [1, 2]  # an error, and a silent end
 
 
 def test_a_process_that_is_killed_ends_the_others_in_one_line_and_the_run_goes_on(tmp_path):
     ended = train_together(2, UNEVEN, tmp_path / "two", stop_at=3, stop=signal.SIGKILL)
     assert ended == [2, -signal.SIGKILL]
     said = (tmp_path / "two" / "said").read_text()
-    assert said == f"another process of this training has died; resume with --resume --run-dir {tmp_path / 'two'}"
+    assert said.startswith("another process of this training has died ([")
+    assert said.endswith(f"; resume with --resume --run-dir {tmp_path / 'two'}")
+    assert "\n" not in said
     assert train_together(2, UNEVEN, tmp_path / "two", True) == [0, 0]

@@ -4,11 +4,11 @@ import json
 
 import pytest
 from made_runs import made_run
+from report_text import found_in
 
 from prproduct.classification import report
 from prproduct.cli import main
 from prproduct.lab.errors import InputError
-from prproduct.lab.report import files
 
 
 def test_names_of_folders_are_never_markup(tmp_path):
@@ -26,7 +26,7 @@ def test_runs_are_found_once_and_nothing_inside_of_them(tmp_path):
     made_run(tmp_path / "deep" / "er" / "a" / "checkpoints" / "b", "p", 1)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "config.json").write_text('{"model_type": "somebody else\'s"}')
-    found = files.find([tmp_path, tmp_path / "deep", tmp_path / "deep" / "er" / "a"])
+    found = found_in([tmp_path, tmp_path / "deep", tmp_path / "deep" / "er" / "a"])
     assert [record.folder.name for record in found] == ["a"]
 
 
@@ -88,6 +88,6 @@ def test_several_tasks_share_a_page_and_their_headings_say_whose_they_are(tmp_pa
     path = made_run(tmp_path / "b", "p", 0) / "config.json"
     path.write_text(path.read_text().replace('"classifier"', '"captioner"'))
     monkeypatch.setitem(reporting.TASKS, "captioner", "prproduct.classification.report")
-    _, sections = reporting.content(files.find([tmp_path]))
+    _, sections = reporting.content(found_in([tmp_path]))
     titles = [section.title for section in sections if section.level == 2]
     assert titles.count("Classifiers: summary") == titles.count("Captioners: summary") == 1

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from made_runs import made_run
+from report_text import found_in
 from rich.console import Console
 
 from prproduct import cli
@@ -15,7 +16,6 @@ from prproduct.classification.training import ClassifierConfig, train
 from prproduct.lab import runs
 from prproduct.lab.errors import InputError
 from prproduct.lab.hardware import Hardware
-from prproduct.lab.report import files
 from prproduct.lab.report.content import number
 from prproduct.lab.sweep import Plan
 from prproduct.lab.sweep.jobs import attempt
@@ -217,7 +217,7 @@ def test_a_job_knows_how_many_steps_its_run_has(tmp_path):
 def rows_of(folder):
     console = Console(width=80)
     with console.capture() as shown:
-        console.print(*reproduce_command.tables(files.find([folder])))
+        console.print(*reproduce_command.tables(found_in([folder])))
     return rows_in(shown.get())
 
 

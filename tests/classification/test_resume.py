@@ -9,6 +9,7 @@ import pytest
 from test_train_command import QUICK, content, interrupted, typed
 from training_runs import SMALL, assert_same_run, metrics, run
 
+from prproduct import cli
 from prproduct.classification.training import load_model
 from prproduct.lab import checkpoints, runs
 from prproduct.lab.errors import InputError
@@ -128,6 +129,18 @@ def test_resume_needs_only_the_folder(capsys, stopped):
     typed(capsys, *QUICK, "--angles", "1", "--log-every", "1", "--run", "whole")
     assert_same_run(stopped, "whole")
     assert (stopped / "angles.jsonl").read_bytes() == (stopped.parent / "whole" / "angles.jsonl").read_bytes()
+
+
+@pytest.mark.parametrize("what", ["classifier", "captioner"])
+def test_resume_of_a_folder_without_a_run_trains_nothing(capsys, tmp_path, what):
+    words = ["train", what, "--run-dir", "mistyped", "--resume", "--max-steps", "1", "--quiet"]
+    with pytest.raises(SystemExit) as end:
+        cli.main(words)
+    assert (end.value.code, capsys.readouterr().err) == (
+        2,
+        "prproduct: mistyped: there is no run to resume; leave out --resume to start one\n",
+    )
+    assert not (tmp_path / "mistyped").exists()
 
 
 def test_options_that_disagree_with_the_folder_are_refused_by_name(capsys, stopped):

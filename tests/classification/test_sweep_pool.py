@@ -117,7 +117,16 @@ def test_the_cores_are_divided_among_the_workers(monkeypatch, given, jobs, place
 def test_each_worker_sees_its_gpu_alone(monkeypatch, share, gpus):
     monkeypatch.setattr(plan, "cores", lambda: 8)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert Plan(gpus_per_run=share).open(100).gpus == gpus
+
+
+@pytest.mark.parametrize("share", [1, 0.5])
+def test_workers_get_the_gpus_that_the_user_allows(monkeypatch, share):
+    monkeypatch.setattr(plan, "cores", lambda: 8)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3, GPU-8932f937,-1,0")  # CUDA ignores what stands behind -1
+    assert Plan(gpus_per_run=share).open(100).gpus == ["3", "GPU-8932f937"] * int(1 / share)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import sys
 import threading
 import time
@@ -99,25 +98,6 @@ def test_runs_that_need_more_than_the_cluster_has_wait_and_it_is_said(cluster):
 
 def test_the_address_of_a_cluster_is_taken(cluster):
     Plan(ray=True).check(ray.get_runtime_context().gcs_address)
-
-
-@pytest.mark.parametrize("answer", [b"SSH-2.0-OpenSSH_9.9\r\n", b"HTTP/1.1 400 Bad Request\r\n\r\n", b"", None])
-def test_another_server_at_the_address_is_one_line_and_not_minutes(answer, monkeypatch):
-    """None: it accepts the connection and is silent."""
-    monkeypatch.setattr("prproduct.lab.sweep.plan.CONNECT_SECONDS", 0.5)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def serve():
-            connection, _ = server.accept()
-            with connection:
-                if answer is None:
-                    time.sleep(1.0)
-                else:
-                    connection.sendall(answer)
-
-        threading.Thread(target=serve, daemon=True).start()
-        with pytest.raises(InputError, match=r"^Ray at \S+: something else than Ray listens there; start a cluster"):
-            Plan(ray=True).check(f"127.0.0.1:{server.getsockname()[1]}")
 
 
 def test_a_cluster_that_is_not_there_is_one_line(monkeypatch):

@@ -58,6 +58,11 @@ def test_it_trains_says_so_and_goes_on_when_asked(capsys, tmp_path):
     assert content(folder) == before
 
 
+def test_the_default_folder_names_a_product_as_the_folders_of_studies_do(capsys, tmp_path):
+    assert typed(capsys, *QUICK, "--product", "tempered:0.5", "--max-steps", "1")[0] == 0
+    assert [folder.name for folder in (tmp_path / "runs").iterdir()] == ["digits-mlp-2-8-tempered-0.5-0"]
+
+
 def test_every_field_of_the_configuration_is_an_option(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     with pytest.raises(SystemExit):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from prproduct.captioning.report.runs import Comparison, Group, ScoredStage, Stage
+from prproduct.captioning.report.runs import Comparison, Group, ScoredStage
 from prproduct.captioning.report.scores import SHARE_TRUE
 from prproduct.captioning.report.training import PARTS, endings, series, share
 from prproduct.lab.report import observations
 from prproduct.lab.report.content import Block, Bullets, Paragraph, Section, Strong, Text, display, number, p_text
-from prproduct.lab.report.observations import BASELINE, NBSP, by_place, how_tested, left_out, time_ratio
+from prproduct.lab.report.observations import BASELINE, NBSP, how_tested, left_out
 
 
 def summary(groups: Sequence[Group], comparisons: Sequence[Comparison]) -> Section:
@@ -119,27 +119,11 @@ def _angles(group: Group) -> list[Text]:
 def _costs(group: Group) -> list[Text]:
     found: list[Text] = []
     for stage in group.stages:
-        costs = [*_ratio(stage), *_reward(stage)]
-        if costs:
-            found.append((Strong(group.heading(f"cost of {stage.name}:")), f" {'; '.join(costs)}."))
+        spent = share([run for runs in stage.counted.values() for run in runs.values()], "reward_seconds")
+        if spent is not None:
+            title = Strong(group.heading(f"cost of {stage.name}:"))
+            found.append((title, f" the reward took {number(100 * spent, 1)}{NBSP}% of the training time."))
     return found
-
-
-def _ratio(stage: Stage) -> list[str]:
-    ratios = {
-        place: ratio
-        for place, runs in by_place(stage.counted).items()
-        if (ratio := time_ratio(runs.get("pr", []), runs.get(BASELINE, [])))
-    }
-    return [
-        f"a training step of PR took {number(ratio)} times as long as one of P" + f" ({place})" * (len(ratios) > 1)
-        for place, ratio in ratios.items()
-    ]
-
-
-def _reward(stage: Stage) -> list[str]:
-    spent = share([run for runs in stage.counted.values() for run in runs.values()], "reward_seconds")
-    return [] if spent is None else [f"the reward took {number(100 * spent, 1)}{NBSP}% of the training time"]
 
 
 def _place(one: ScoredStage) -> str:

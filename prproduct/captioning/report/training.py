@@ -22,7 +22,6 @@ from prproduct.lab.report.content import (
 )
 from prproduct.lab.report.files import angles_of
 from prproduct.lab.report.observations import (
-    ALONE,
     BAND,
     BASELINE,
     ByLayer,
@@ -30,7 +29,6 @@ from prproduct.lab.report.observations import (
     by_place,
     epoch_lines,
     lines,
-    time_ratio,
 )
 
 _CURVES = {
@@ -165,18 +163,16 @@ def cost(groups: Sequence[Group]) -> Section:
             rows += _rows(stage)
     caption = (
         "Wall time of a run, mean over runs; and of a training step: the median over all epochs but each run's first, "
-        "which compiles. It includes the recording of angles. The ratio is to P on the same machine, with angles "
-        "recorded as often, and only of runs that had their core to themselves: of one that got less than "
-        f"{100 * ALONE:.0f} % of it, or did not record it, the time compares nothing. Decoding and reward are shares "
-        "of REINFORCE's training time; the rest is the gradient. prproduct bench is the better judge of speed."
+        "which compiles. It includes the recording of angles, and waiting for other processes of the machine: speeds "
+        "are compared by prproduct bench. Decoding and reward are shares of REINFORCE's training time; the rest is the "
+        "gradient."
     )
-    header = ("product", "runs", "training", "evaluation", "a step", "ratio to P", "decoding", "reward", "machine")
-    return Section("Cost", (Table(caption, header, "lrrrrrrrl", tuple(rows)),))
+    header = ("product", "runs", "training", "evaluation", "a step", "decoding", "reward", "machine")
+    return Section("Cost", (Table(caption, header, "lrrrrrrl", tuple(rows)),))
 
 
 def _rows(stage: Stage) -> Iterator[tuple[Text, ...]]:
     for place, by_product in by_place(stage.counted).items():
-        base = by_product.get(BASELINE, [])
         for product, own in by_product.items():
             step = step_seconds(own)
             yield (
@@ -185,7 +181,6 @@ def _rows(stage: Stage) -> Iterator[tuple[Text, ...]]:
                 seconds_text(statistics.fmean(_total(run, "train_seconds") for run in own)),
                 seconds_text(statistics.fmean(_total(run, "evaluation_seconds") for run in own)),
                 f"{1000 * step:,.0f} ms" if step >= 0.01 else f"{1000 * step:.1f} ms",
-                number(time_ratio(own, base)),
                 _percent(share(own, "decoding_seconds")),
                 _percent(share(own, "reward_seconds")),
                 place,

@@ -88,10 +88,8 @@ def _scale_and_shift(
 class Batch(NamedTuple):
     """One process's part of one batch."""
 
-    step: int  # in the epoch
     images: Tensor  # float32, normalised
     labels: Tensor
-    indices: Tensor  # in the training set, or among the evaluated images
     global_size: int  # the divisor of a mean loss: images of this batch, or all evaluated images, over all processes
 
 
@@ -106,8 +104,8 @@ class TrainingBatches:
     >>> batches = TrainingBatches(digits, torch.arange(1442), batch_size=128, seed=0)
     >>> batches.steps
     12
-    >>> [batch.step for batch in batches.epoch(3, start_step=9)]
-    [9, 10, 11]
+    >>> [len(batch.images) for batch in batches.epoch(3, start_step=9)]
+    [128, 128, 34]
     """
 
     def __init__(
@@ -154,7 +152,7 @@ class TrainingBatches:
             if augmentation:
                 images = augmentation(images, indices)
             images = normalise(images, self.dataset.mean, self.dataset.std, self.dataset.levels)
-            yield Batch(step, images, self._labels[indices], indices, len(whole))
+            yield Batch(images, self._labels[indices], len(whole))
 
     def order(self, epoch: int) -> np.ndarray:
         """Return the image indices in the order of `epoch`, the same in every process."""
@@ -188,9 +186,8 @@ class EvaluationBatches:
         )
 
     def __iter__(self) -> Iterator[Batch]:
-        every = torch.arange(len(self.images), device=self.images.device)
-        own = every.tensor_split(self.world_size)[self.rank]
-        for step, indices in enumerate(own.split(self.batch_size)):
-            if len(indices):
-                images = normalise(self.images[indices], self.dataset.mean, self.dataset.std, self.dataset.levels)
-                yield Batch(step, images, self.labels[indices], indices, len(self.images))
+        own = (every.tensor_split(self.world_size)[self.rank] for every in (self.images, self.labels))
+        for images, labels in zip(*(each.split(self.batch_size) for each in own), strict=True):
+            if len(images):
+                images = normalise(images, self.dataset.mean, self.dataset.std, self.dataset.levels)
+                yield Batch(images, labels, len(self.images))

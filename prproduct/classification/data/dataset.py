@@ -24,6 +24,7 @@ from prproduct.lab.seeds import keyed_bits
 
 NORMALISATIONS = ("true", "widespread")
 PROTOCOLS = ("validation", "paper")
+_HELD_OUT = 0.1  # the share of the training images that is validated on
 _SPLIT = 3  # the last part of the key of its random bits; batches.py uses 1 and 2
 
 
@@ -111,12 +112,13 @@ def read_source(
 
 
 def missing(wanted: Source, data_dir: str | Path | None = None) -> str:
-    """Return the error of a data set that was not found: the searched folders, and which files to download by hand."""
+    """Return the error of a data set that was not found: what is missing where, and which files to download by hand."""
     layout = wanted.layouts[0]
     what = layout.archive or ", ".join(f"{file.name}.gz" for file in (*layout.train, *layout.test))
-    places = ", ".join(map(str, locate.roots(data_dir)))
     hint = f"put {what} (from {wanted.downloads[0].url.rsplit('/', 1)[0]}/) into a folder and give it as --data-dir"
-    return f"{wanted.name} is not in {places}: {hint}"
+    if absent := locate.find_absent(wanted, data_dir):
+        return f"{wanted.name} is incomplete: {absent} is missing; put it there, or {hint}"
+    return f"{wanted.name} is not in {', '.join(map(str, locate.roots(data_dir)))}: {hint}"
 
 
 def fingerprint(name: str, *tensors: Tensor) -> str:
@@ -155,17 +157,16 @@ def channel_statistics(images: Tensor, levels: int = 255) -> tuple[tuple[float, 
 class Split:
     """Ascending indices into the training set; `validation` is empty under the paper's protocol."""
 
-    protocol: str
     train: Tensor
     validation: Tensor
 
 
-def split(dataset: Dataset, protocol: str = "validation", *, share: float = 0.1, seed: int = 0) -> Split:
+def split(dataset: Dataset, protocol: str = "validation") -> Split:
     """Split the training set into images to train on and images to validate on.
 
-    `validation` holds out the same share of every class (stratified, rounded so that the total is right), drawn by
-    `seed`. That is not the seed of a run: all runs hold out the same images. `paper` holds out nothing: the model is
-    tested every epoch, as in the paper, and reporting the best epoch then means choosing on the test set.
+    `validation` holds out a tenth of every class (stratified, rounded so that the total is right), the same images in
+    all runs. `paper` holds out nothing: the model is tested every epoch, as in the paper, and reporting the best epoch
+    then means choosing on the test set.
 
     >>> parts = split(load("digits"))
     >>> len(parts.train), len(parts.validation)
@@ -175,14 +176,14 @@ def split(dataset: Dataset, protocol: str = "validation", *, share: float = 0.1,
     labels = dataset.train_labels.numpy()
     everything = np.arange(len(labels))
     if protocol == "paper":
-        return Split(protocol, torch.from_numpy(everything), torch.empty(0, dtype=torch.int64))
-    held = _held_per_class(np.bincount(labels, minlength=dataset.classes), share)
-    bits = keyed_bits(everything, seed, _SPLIT)
+        return Split(torch.from_numpy(everything), torch.empty(0, dtype=torch.int64))
+    held = _held_per_class(np.bincount(labels, minlength=dataset.classes))
+    bits = keyed_bits(everything, 0, _SPLIT)
     chosen = np.zeros(len(labels), bool)
     for label, count in enumerate(held):
         members = np.flatnonzero(labels == label)
         chosen[members[np.argsort(bits[members], kind="stable")[:count]]] = True
-    return Split(protocol, torch.from_numpy(everything[~chosen]), torch.from_numpy(everything[chosen]))
+    return Split(torch.from_numpy(everything[~chosen]), torch.from_numpy(everything[chosen]))
 
 
 def _normalisation(wanted: Source, normalisation: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -206,14 +207,9 @@ def _digits() -> tuple[Pixels, Pixels]:
     return (images[~test], labels[~test]), (images[test], labels[test])
 
 
-def _held_per_class(counts: np.ndarray, share: float) -> np.ndarray:
-    """Return whole numbers near share · counts that add up to share · total, by the largest-remainder method."""
-    total = round(share * counts.sum()) if 0 < share < 1 else 0
-    if total in (0, counts.sum()):
-        raise InputError(
-            f"a validation share of {share} of {counts.sum():,} images leaves none to hold out or to train on"
-        )
-    held = np.floor(share * counts).astype(np.int64)
-    first = np.argsort(held - share * counts, kind="stable")[: total - held.sum()]
+def _held_per_class(counts: np.ndarray) -> np.ndarray:
+    """Return whole numbers near a tenth of `counts` that add up to a tenth of all, by the largest-remainder method."""
+    held = np.floor(_HELD_OUT * counts).astype(np.int64)
+    first = np.argsort(held - _HELD_OUT * counts, kind="stable")[: round(_HELD_OUT * counts.sum()) - held.sum()]
     held[first] += 1
     return held

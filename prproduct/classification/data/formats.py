@@ -74,8 +74,8 @@ def _pickles(files: Mapping[str, bytes], label_key: bytes) -> Pixels:
     images, labels = [], []
     for path, content in files.items():
         try:
-            batch = _ArrayUnpickler(io.BytesIO(content), encoding="bytes").load()
-            pixels, classes = batch[b"data"].values, np.array(batch[label_key], np.int64)
+            batch = _Unpickler(io.BytesIO(content), encoding="bytes").load()
+            pixels, classes = _bytes_array(batch[b"data"]), np.array(batch[label_key], np.int64)
             images.append(pixels.reshape(len(classes), *CIFAR_SHAPE))
             labels.append(classes)
         except InputError as error:
@@ -85,48 +85,27 @@ def _pickles(files: Mapping[str, bytes], label_key: bytes) -> Pixels:
     return np.concatenate(images), np.concatenate(labels)
 
 
-class _Array:
-    """Stands for an ndarray in a pickle; numpy's own class warns of the old module names in these files."""
+class _Unpickled:
+    """Stands for numpy's objects in a pickle, and keeps what would make them: numpy itself could be made to crash."""
 
-    values: NDArray[np.uint8]
+    def __init__(self, *arguments: Any) -> None:
+        self.arguments = arguments
 
-    def __setstate__(self, state: tuple[int, tuple[int, ...], Any, bool, bytes]) -> None:
-        _version, shape, kind, columns_first, content = state
-        if kind is not _UINT8 or not isinstance(content, bytes):
-            raise InputError("an array of something else than bytes")
-        self.values = np.frombuffer(content, np.uint8).reshape(shape, order="F" if columns_first else "C")
+    def __setstate__(self, state: Any) -> None:
+        self.state = state
 
 
-class _Kind:
-    """Stands for a dtype in a pickle; its state carries no information for bytes."""
+class _Unpickler(pickle.Unpickler):
+    """An unpickler of dictionaries, lists, numbers, strings and arrays that resolves no other name."""
 
-    def __setstate__(self, state: object) -> None:
-        pass
-
-
-_UINT8 = _Kind()
-
-
-def _dtype(code: bytes, *_: object) -> _Kind:
-    if code not in (b"u1", b"|u1"):
-        raise InputError(f"an array of {code!r}, not of bytes")
-    return _UINT8
-
-
-def _reconstruct(*_: object) -> _Array:
-    return _Array()
-
-
-class _ArrayUnpickler(pickle.Unpickler):
-    """An unpickler of dictionaries, lists, numbers, strings and arrays of bytes that resolves no other name."""
-
-    KNOWN: Mapping[tuple[str, str], object] = {
-        ("numpy.core.multiarray", "_reconstruct"): _reconstruct,
-        ("numpy", "ndarray"): _Array,
-        ("numpy", "dtype"): _dtype,
-    }
-
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in self.KNOWN:
+    def find_class(self, module: str, name: str) -> type[_Unpickled]:
+        if f"{module}.{name}" not in ("numpy.core.multiarray._reconstruct", "numpy.ndarray", "numpy.dtype"):
             raise InputError(f"refused: the pickle asks for {module}.{name}, which no official file does")
-        return self.KNOWN[module, name]
+        return _Unpickled
+
+
+def _bytes_array(array: _Unpickled) -> NDArray[np.uint8]:
+    _version, shape, dtype, columns_first, content = array.state
+    if dtype.arguments[0] not in (b"u1", b"|u1"):
+        raise InputError(f"an array of {dtype.arguments[0]!r}, not of bytes")
+    return np.frombuffer(content, np.uint8).reshape(shape, order="F" if columns_first else "C")

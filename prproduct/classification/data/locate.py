@@ -7,6 +7,7 @@ import hashlib
 import os
 import tarfile
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -40,16 +41,24 @@ def roots(data_dir: str | Path | None = None) -> list[Path]:
 
 
 def find(source: Source, data_dir: str | Path | None = None) -> Found | None:
-    """Return the first place that holds any file of the data set in any of its layouts, without reading it."""
+    """Return the first place that holds all files of the data set in one of its layouts, without reading them."""
     for root in roots(data_dir):
-        for layout in source.layouts:
-            itself = [root] if root.name in layout.folders else []
-            for folder in [*itself, *(root / name for name in layout.folders)]:
-                if any(_stored(folder, file.name) for file in (*layout.train, *layout.test)):
-                    return Found(layout, folder)
+        for layout, folder in _folders(source, root):
+            if not _absent(layout, folder):
+                return Found(layout, folder)
         for layout in source.layouts:
             if layout.archive and os.path.lexists(root / layout.archive):
                 return Found(layout, root / layout.archive)
+    return None
+
+
+def find_absent(source: Source, data_dir: str | Path | None = None) -> Path | None:
+    """Return the first missing file of a folder that holds others of the data set, or None without such a folder."""
+    for root in roots(data_dir):
+        for layout, folder in _folders(source, root):
+            absent = _absent(layout, folder)
+            if 0 < len(absent) < len(layout.train + layout.test):
+                return folder / absent[0]
     return None
 
 
@@ -67,17 +76,29 @@ def read(found: Found, files: tuple[File, ...]) -> dict[str, bytes]:
     return contents
 
 
-def _stored(folder: Path, name: str) -> Path | None:
-    """Return the path of a file, compressed or not, or None."""
-    return next((path for path in (folder / f"{name}.gz", folder / name) if os.path.lexists(path)), None)
+def _folders(source: Source, root: Path) -> Iterator[tuple[Layout, Path]]:
+    """Yield the folders in `root` that may hold the data set, `root` itself among them if it has the name of one."""
+    for layout in source.layouts:
+        itself = [root] if root.name in layout.folders else []
+        for folder in [*itself, *(root / name for name in layout.folders)]:
+            yield layout, folder
+
+
+def _absent(layout: Layout, folder: Path) -> list[str]:
+    """Return the names of the files that the folder lacks."""
+    return [file.name for file in layout.train + layout.test if not os.path.lexists(_stored(folder, file.name))]
+
+
+def _stored(folder: Path, name: str) -> Path:
+    """Return the path of a file, which may be compressed."""
+    packed = folder / f"{name}.gz"
+    return packed if os.path.lexists(packed) else folder / name
 
 
 def _from_folder(folder: Path, files: tuple[File, ...]) -> dict[str, bytes]:
     contents = {}
     for file in files:
         path = _stored(folder, file.name)
-        if path is None:
-            raise InputError(f"{folder / file.name}: missing, though others of its files are there; put it there")
         check_file(path, LARGEST_FILE)
         try:
             with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:

@@ -26,14 +26,12 @@ from prproduct.lab.report.content import (
     written,
 )
 from prproduct.lab.report.observations import (
-    ALONE,
     BASELINE,
     ORIGIN_COLUMNS,
     RUNS_OPENING,
     by_place,
     origin,
     sort_key,
-    time_ratio,
 )
 from prproduct.lab.report.statistics import PairedDifference, Sample
 
@@ -128,7 +126,7 @@ def results(groups: Sequence[Group], comparisons: Sequence[Comparison]) -> Secti
 
 
 def cost(groups: Sequence[Group]) -> Section:
-    """Return the table of seconds per epoch under each product, and their ratio to the inner product's."""
+    """Return the table of seconds per epoch under each product, machine by machine."""
     rows: list[tuple[Text, ...] | Heading] = []
     for group in groups:
         rows.append(Heading(group.name))
@@ -136,20 +134,17 @@ def cost(groups: Sequence[Group]) -> Section:
             rows += _cost_rows(place, by_product)
     caption = (
         "Training time of an epoch in seconds: the median over all epochs of all runs without each run's first, which "
-        "compiles. It includes the recording of angles. The ratio is to P on the same machine, with angles recorded as "
-        "often, and given only if each run recorded that its main thread had the CPU for at least "
-        f"{100 * ALONE:.0f} % of the time. prproduct bench measures speed more exactly."
+        "compiles. It includes the recording of angles, and waiting for other processes of the machine: speeds are "
+        "compared by prproduct bench."
     )
-    header = ("product", "epochs", "seconds", "ratio to P", "machine")
-    return Section("Cost", (Table(caption, header, "lrrrl", tuple(rows)),))
+    header = ("product", "epochs", "seconds", "machine")
+    return Section("Cost", (Table(caption, header, "lrrl", tuple(rows)),))
 
 
 def _cost_rows(place: str, by_product: Mapping[str, Sequence[Run]]) -> Iterator[tuple[Text, ...]]:
-    base = by_product.get(BASELINE, [])
     for product, own in by_product.items():
         seconds = [time for run in own for time in run.epoch_seconds]
-        ratio = number(time_ratio(own, base))
-        yield display(product), str(len(seconds)), number(statistics.median(seconds)), ratio, place
+        yield display(product), str(len(seconds)), number(statistics.median(seconds)), place
 
 
 def runs(groups: Sequence[Group]) -> list[Section]:

@@ -20,14 +20,6 @@ Source = TypeVar("Source")
 SUFFIXES = (".html", ".htm", ".md")
 
 
-def find(places: Iterable[str | Path]) -> list[Record]:
-    """Return the runs in folders, at any depth, each once, sorted by path; InputError for one that cannot be read."""
-    records, broken = find_all(places)
-    if broken:
-        raise InputError(broken[0])
-    return records
-
-
 def find_all(places: Iterable[str | Path]) -> tuple[list[Record], list[str]]:
     """Return the runs in folders, and a line for each run that cannot be read."""
     found: dict[Path, Path] = {}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeVar
@@ -15,8 +14,6 @@ from prproduct.lab.runs import METRICS, Record
 from prproduct.probe import AngleRecord
 
 BASELINE = "p"
-# The share of wall time for which the main thread of a run has the CPU where no other process takes its core.
-ALONE = 0.9
 BAND = "Lines are means over seeds, bands one standard deviation to each side."
 RUNS_OPENING = Paragraph(
     "All runs that were found. Those that are unfinished, diverged or repeat another are in no average. Folders "
@@ -56,14 +53,6 @@ class Run:
         """Seconds of training and evaluation of all recorded epochs."""
         times = [epoch["time"] for epoch in self.epochs]
         return float(sum(time["train_seconds"] + time["evaluation_seconds"] for time in times))
-
-    @property
-    def had_its_core(self) -> bool:
-        """True if its main thread had the CPU for `ALONE` of the training time or more: only then is it compared."""
-        times = [epoch["time"] for epoch in self.epochs]
-        if not times or any("cpu_seconds" not in time for time in times):
-            return False
-        return bool(sum(time["cpu_seconds"] for time in times) >= ALONE * sum(time["train_seconds"] for time in times))
 
     @property
     def epoch_seconds(self) -> list[float]:
@@ -141,7 +130,7 @@ def sort_key(run: Run) -> tuple[int, str, int, str]:
 
 
 def by_place(runs: ByProduct[R]) -> dict[str, dict[str, list[R]]]:
-    """Return {place: {product: runs}}: only the times of runs of one place are compared.
+    """Return {place: {product: runs}}: times of runs of several places are not averaged.
 
     A place is a machine and how often angles were recorded, which takes time.
     """
@@ -152,14 +141,6 @@ def by_place(runs: ByProduct[R]) -> dict[str, dict[str, list[R]]]:
             place = machine(run.record) + (f", angles every {angles} steps" if angles else "")
             found.setdefault(place, {}).setdefault(product, []).append(run)
     return found
-
-
-def time_ratio(runs: Sequence[Run], base: Sequence[Run]) -> float | None:
-    """Return the median time of an epoch relative to `base`, of the same place; None if a run shared its core."""
-    if not runs or not base or not all(run.had_its_core for run in (*runs, *base)):
-        return None
-    ours, theirs = (statistics.median(time for run in own for time in run.epoch_seconds) for own in (runs, base))
-    return ours / theirs if theirs else None
 
 
 def by_layer(

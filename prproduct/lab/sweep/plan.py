@@ -17,11 +17,6 @@ from prproduct.lab.sweep.jobs import Workers
 from prproduct.lab.sweep.pool import Pool
 
 CONNECT_SECONDS = 5.0
-_START = "start a cluster there, or leave out the address to start one on this machine"
-# Ray's ports speak gRPC, which is HTTP/2: a client sends this preface and an empty SETTINGS frame (RFC 9113, 3.4), and
-# the server answers with a SETTINGS frame.
-_HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
-_SETTINGS = 4
 
 
 @dataclass(frozen=True)
@@ -49,20 +44,18 @@ class Plan:
             raise InputError(f"gpus_per_run is {self.gpus_per_run}, it must be from 0 to 1: a run has one device")
 
     def check(self, address: str | None = None) -> None:
-        """Refuse an address without --ray, and an address where no Ray answers: Ray itself would wait for minutes."""
+        """Refuse an address without --ray, and an address where nothing answers: Ray itself would wait for minutes."""
         if address and not self.ray:
             raise InputError(f"{address}: is taken for the address of a Ray cluster, which --ray asks for")
         place = re.fullmatch(r"(?:ray://)?(.+):(\d{1,5})/?", address or os.environ.get("RAY_ADDRESS", ""))
         if not self.ray or not place:
             return
         try:
-            with socket.create_connection((place[1], int(place[2])), timeout=CONNECT_SECONDS) as connection:
-                speaks_grpc = bool(os.environ.get("RAY_USE_TLS")) or _speaks_grpc(connection)
+            socket.create_connection((place[1], int(place[2])), timeout=CONNECT_SECONDS).close()
         except (OSError, OverflowError) as error:
             said = getattr(error, "strerror", None) or str(error)
-            raise InputError(f"Ray at {place[0]}: cannot be reached ({said}); {_START}") from None
-        if not speaks_grpc:
-            raise InputError(f"Ray at {place[0]}: something else than Ray listens there; {_START}")
+            remedy = "start a cluster there, or leave out the address to start one on this machine"
+            raise InputError(f"Ray at {place[0]}: cannot be reached ({said}); {remedy}") from None
 
     def open(self, jobs: int, address: str | None = None) -> Workers:
         """Return workers for `jobs` jobs. Finished jobs count, so that a restarted command divides the cores alike."""
@@ -76,19 +69,10 @@ class Plan:
         return Pool(places, self.threads or max(1, cores() // places), gpus)
 
     def _gpus(self) -> list[str]:
-        """Return the GPU of each worker; empty to use none."""
+        """Return the GPU of each worker, as CUDA_VISIBLE_DEVICES names it; empty to use none."""
         there = torch.cuda.device_count()
         share = min(there, 1) if self.gpus_per_run is None else self.gpus_per_run
         if share > there:
             raise InputError(f"gpus_per_run is {share:g}, but there is no GPU here")
-        return [str(gpu) for _ in range(int(1 / share)) for gpu in range(there)] if share else []
-
-
-def _speaks_grpc(connection: socket.socket) -> bool:
-    """Return True if the server's first bytes are the header of an HTTP/2 SETTINGS frame."""
-    try:
-        connection.sendall(_HTTP2_PREFACE)
-        header = connection.recv(9, socket.MSG_WAITALL)
-    except OSError:  # silence, or a closed connection
-        return False
-    return len(header) == 9 and header[3] == _SETTINGS
+        names = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(there)))).split(",")
+        return [name.strip() for name in names[:there]] * int(1 / share) if share else []

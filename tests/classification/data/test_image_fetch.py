@@ -1,5 +1,6 @@
 """Downloads from a server of the test's own: whole, cut off, continued, wrong, impossible."""
 
+import gzip
 import hashlib
 import http.server
 import resource
@@ -185,6 +186,33 @@ def test_a_data_set_that_is_nowhere_is_fetched_into_the_cache_and_found_there_ag
     assert (tmp_path / "home" / "prproduct" / "cifar-100-python.tar.gz").is_file()
     assert dataset.load("cifar100", download=False).fingerprint == first.fingerprint
     assert len(server.asked) == 1
+
+
+def test_files_behind_an_interrupted_one_are_fetched_later(tmp_path, monkeypatch):
+    source, (train, test) = cifar_files.small_fashion()
+    packed = {f"{name}.gz": gzip.compress(content) for name, content in (train | test).items()}
+    downloads = [
+        Download(f"http://its.authors/{name}", hashlib.md5(content).hexdigest(), f"fashion-mnist/{name}")
+        for name, content in packed.items()
+    ]
+    monkeypatch.setitem(sources.SOURCES, "fashion-mnist", replace(source, downloads=tuple(downloads)))
+    monkeypatch.setattr(locate, "SYSTEM", tmp_path / "system")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("PRPRODUCT_DATA", raising=False)
+    asked = []
+
+    def append(url, part, report):
+        asked.append(url.rsplit("/", 1)[1])
+        if len(asked) == 2:
+            raise KeyboardInterrupt
+        part.write_bytes(packed[asked[-1]])
+
+    monkeypatch.setattr(fetch, "_append", append)
+    with pytest.raises(KeyboardInterrupt):
+        dataset.load("fashion-mnist")
+    assert len(dataset.load("fashion-mnist").train_images) == 30
+    first, second, *others = packed
+    assert asked == [first, second, second, *others]
 
 
 def test_without_network_one_line_says_what_to_put_where(server, cifar100):

@@ -96,6 +96,14 @@ def test_a_pickle_of_something_else_is_named_and_refused(content):
         formats.read_cifar10_pickle({"some/batch": content})
 
 
+def test_a_huge_shape_that_numpy_would_allocate_first_is_not_allocated():
+    content = cifar_files.pickled({b"labels": [1], b"data": np.ones((1, 3072), np.uint8)})
+    terabyte = b"\x8a\x06" + (10**12).to_bytes(6, "little")
+    huge = content.replace(b"ndarray\nK\x00", b"ndarray\n" + terabyte)
+    assert huge != content
+    assert formats.read_cifar10_pickle({"batch": huge})[0].all()
+
+
 def test_a_column_major_array_is_read_as_such():
     pixels = np.arange(2 * 3072, dtype=np.int64).astype(np.uint8).reshape(2, 3072)
     content = cifar_files.pickled({b"labels": [0, 1], b"data": np.asfortranarray(pixels)})

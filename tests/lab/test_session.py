@@ -1,0 +1,64 @@
+"""Errors of a training in several processes: which process raises one, and which mean that another is gone."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from prproduct.lab import hardware
+from prproduct.lab.errors import InputError
+from prproduct.lab.session import _one_line_for_a_dead_process
+
+FIRST = SimpleNamespace(world_size=2, is_global_zero=True)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "[pair.cc:553] Connection closed by peer [127.0.0.1]:20180. This is typically caused by …",
+        "[pair.cc:537] Read error [127.0.0.1]:23769: Connection reset by peer.",
+        "NCCL error in: X.cpp:268, remote process exited or there was a network error\nncclRemoteError: …",
+        "Failed to recv, got 0 bytes. Connection was likely closed. Did the remote server shutdown or crash?",
+    ],
+)
+def test_a_lost_connection_is_one_line_with_its_reason(message):
+    with pytest.raises(InputError) as refused, _one_line_for_a_dead_process(FIRST, "runs/a"):
+        raise RuntimeError(message)
+    reason = message.splitlines()[0]
+    assert str(refused.value) == (
+        f"another process of this training has died ({reason}); resume with --resume --run-dir runs/a"
+    )
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "NCCL error in: X.cpp:3690, invalid usage (run with NCCL_DEBUG=WARN for details)\nncclInvalidUsage: "
+        "This usually reflects invalid usage of NCCL library.\nLast error:\nDuplicate GPU detected : rank 0 and rank 1",
+        "[gloo/algorithm.cc:80] No support for type Half",
+    ],
+)
+def test_another_error_of_nccl_or_gloo_comes_through_as_itself(message):
+    error = RuntimeError(message)
+    with pytest.raises(RuntimeError) as raised, _one_line_for_a_dead_process(FIRST, "runs/a"):
+        raise error
+    assert raised.value is error
+
+
+@pytest.mark.parametrize(
+    ("errors", "raised"),
+    [
+        (["a", "a", "a"], [InputError, SystemExit, SystemExit]),
+        (["", "a", "a"], [SystemExit, InputError, SystemExit]),
+        (["a", "b", ""], [InputError, InputError, SystemExit]),
+    ],
+)
+def test_an_error_is_raised_by_the_first_process_that_has_it_and_ends_the_others(monkeypatch, errors, raised):
+    def make():
+        if own:
+            raise InputError(own)
+
+    for rank, (own, expected) in enumerate(zip(errors, raised, strict=True)):
+        monkeypatch.setattr(hardware, "gathered", lambda fabric, found: errors)
+        with pytest.raises(expected) as ended:
+            hardware.in_all(SimpleNamespace(global_rank=rank), make)
+        assert str(ended.value) == (own if expected is InputError else "2")

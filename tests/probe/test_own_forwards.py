@@ -1,0 +1,92 @@
+"""Layers with a forward of their own are named and not measured; outputs that are p + bias are not computed again."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from expected_angles import assert_found, pixels, probed, rows
+from torch import nn
+from torch.nn.utils import parametrizations
+
+import prproduct as pr
+
+
+@pytest.mark.parametrize("product", ["r", "pr"])
+def test_the_output_stands_for_p_only_where_it_is_p(product):
+    layer, x = pr.nn.Linear(6, 4, product=product).double(), torch.randn(5, 6).double()
+    assert_found(probed(layer, x)["Linear"], rows(layer.weight, x))
+
+
+def test_a_plain_layer_is_not_computed_again(monkeypatch):
+    def refuse(*_):
+        raise AssertionError("computed again")
+
+    layer, x = nn.Linear(6, 4).double(), torch.randn(5, 6).double()
+    monkeypatch.setattr("prproduct.ops.contractions.Linear.native", refuse)
+    assert_found(probed(layer, x)["Linear"], rows(layer.weight, x))
+
+
+def test_where_forward_was_replaced_on_the_instance_the_output_is_not_taken_for_p():
+    x, image = torch.randn(5, 4).double(), torch.randn(2, 4, 3, 3).double()
+    layer, conv = nn.Linear(4, 3).double(), nn.Conv2d(4, 3, 1).double()
+    layer.forward = lambda x: 0.3 * F.linear(x, layer.weight)
+    assert_found(probed(nn.Sequential(layer), x)["0"], rows(layer.weight, x))
+    conv.forward = lambda x: 3 * F.conv2d(x, conv.weight)
+    assert_found(probed(nn.Sequential(conv), image)["0"], pixels(conv.weight, image))
+
+
+class Centred(nn.Linear):
+    def forward(self, x):
+        return super().forward(x - x.mean(-1, keepdim=True))
+
+
+class Last(nn.LSTM):
+    def forward(self, x):
+        return super().forward(x.flip(0))[0]
+
+
+class Named(nn.Linear):
+    """Keeps torch's forward."""
+
+
+@pytest.mark.parametrize("converted", [False, True])
+def test_a_layer_with_a_forward_of_its_own_is_left_out_and_named_and_computes_the_same(converted):
+    layers = Centred(4, 4), parametrizations.weight_norm(Centred(4, 3)), Named(3, 3), Last(3, 2), nn.LazyLinear(2)
+    net = nn.Sequential(*layers, parametrizations.weight_norm(Named(2, 2))).double()
+    x = torch.randn(50, 4).double()
+    net(x)
+    net = pr.convert(net) if converted else net
+    classes, expected = [type(layer) for layer in net], net(x)
+    with pr.AngleProbe(net) as probe:
+        output = net(x)
+        output.sum().backward()
+    assert torch.equal(output, expected)
+    assert [type(layer) for layer in net] == classes
+    assert [record.layer for record in probe.records] == ["2", "4", "5"]
+    assert probe.skipped == {
+        "0": "Centred has a forward of its own",
+        "1": "ParametrizedCentred has a forward of its own",
+        "3": "Last has a forward of its own",
+    }
+
+
+def test_a_lazy_layer_is_measured_in_its_first_forward():
+    for lazy in (nn.LazyLinear(2), pr.nn.LazyLinear(2)):
+        assert probed(nn.Sequential(lazy.double()), torch.randn(5, 4).double()).keys() == {"0"}
+
+
+def test_a_model_that_is_such_a_layer_is_named_in_a_warning():
+    with pytest.warns(UserWarning, match=r"probe\.skipped\['Centred'\]: Centred has a forward of its own"):
+        probed(Centred(4, 4), torch.randn(5, 4))
+
+
+def test_the_output_projection_is_read_where_a_subclass_calls_it():
+    class Own(nn.MultiheadAttention):
+        def forward(self, x):
+            q, k, v = F.linear(x, self.in_proj_weight, self.in_proj_bias).chunk(3, -1)
+            return self.out_proj((q @ k.mT).softmax(-1) @ v)
+
+    net = nn.Sequential(Own(4, 2), nn.Linear(4, 4))
+    with pr.AngleProbe(net) as probe:
+        net(torch.randn(2, 3, 4))
+    assert [record.layer for record in probe.records] == ["0.out_proj", "1"]
+    assert probe.skipped == {"0": "Own has a forward of its own"}
