@@ -80,7 +80,7 @@ def generate_captions(
         region_counts = regions.present.sum(1).tolist()
         for row, image in enumerate(batch):
             caption = vocabulary.decode(found.words[row, 0].tolist())
-            words = tuple(caption.split())
+            words = tuple(caption.split(" ")) if caption else ()  # a word may contain a no-break space: "1 1/2"
             attention = found.attention[row, 0, : len(words), : region_counts[row]].float().cpu().numpy()
             yield GeneratedCaption(image, caption, words, attention)
         progress(len(batch))
