@@ -132,3 +132,42 @@ def test_unusual_scores_are_not_kept_and_a_run_without_captions_says_what_to_do(
     status, err = score("--subset")
     assert (status, "left as it was" in err) == (0, True)
     assert json.loads((tmp_path / "run" / "results" / "scores_test.json").read_text())["scores"] == {}
+
+
+def test_scores_against_other_references_are_printed_and_not_kept(lab, caption, tmp_path, capsys):
+    """The report would print them as the run's."""
+    shutil.copytree(lab / "p", tmp_path / "run", ignore=shutil.ignore_patterns("results"))
+    common = ("--split", "test", "--captions", lab / "captions", "--features", lab / "f.h5")
+    assert caption("--run", tmp_path / "run", *common)[0] == 0
+    kept = tmp_path / "run" / "results" / "scores_test.json"
+
+    def score(references):
+        with pytest.raises(SystemExit) as end:
+            cli.main(["score", str(references), str(tmp_path / "run"), "--metrics", "bleu", "--json"])
+        said = capsys.readouterr()
+        assert end.value.code == 0, said.err
+        return json.loads(said.out)["scores"]["Bleu_1"], json.loads(kept.read_text())["scores"].get("Bleu_1"), said.err
+
+    right, stored, _ = score(lab / "captions")
+    assert stored == right
+    others = {"annotations": [{"image_id": number, "caption": "all cats"} for number in (21, 22, 23)]}
+    (tmp_path / "others.json").write_text(json.dumps(others))
+    described = [Described(number, f"{number}.png", "test", ("all cats",), ("all cats",)) for number in (21, 22, 23)]
+    described.append(Described(1, "1.png", "train", ("all cats",), ("all cats",)))
+    prepared.write(tmp_path / "others", described, build([["all", "cats"]], 1))
+    for references in (tmp_path / "others.json", tmp_path / "others"):
+        wrong, stored, err = score(references)
+        assert wrong < right == stored
+        assert "left as it was: it has scores against the run's own captions" in err
+
+
+def test_a_run_whose_scores_file_is_missing_is_named_before_anything_is_scored(lab, caption, tmp_path, monkeypatch):
+    """METEOR takes minutes, and its score would have nowhere to go."""
+    shutil.copytree(lab / "p", tmp_path / "run", ignore=shutil.ignore_patterns("results"))
+    common = ("--split", "test", "--captions", lab / "captions", "--features", lab / "f.h5")
+    assert caption("--run", tmp_path / "run", *common)[0] == 0
+    (tmp_path / "run" / "results" / "scores_test.json").unlink()
+    monkeypatch.setattr("prproduct.captioning.metrics.score.evaluate", lambda *arguments: pytest.fail("scored"))
+    with pytest.raises(SystemExit) as end:
+        cli.main(["score", str(lab / "captions"), str(tmp_path / "run")])
+    assert end.value.code == 2
