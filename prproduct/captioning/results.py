@@ -81,7 +81,7 @@ def write_captions(
     progress: Callable[[int], Any] = lambda images: None,
 ) -> None:
     """Write a run's captions of a split and the settings of their search, without scores, unless they exist."""
-    search = search or Search(longest=dataset.captions.longest)
+    search = (search or Search()).up_to(dataset.captions.longest)
     record = runs.read(folder)
     check_fits(record, dataset)
     images = dataset.captions.of(split)

@@ -89,6 +89,35 @@ def test_a_run_whose_configuration_does_not_describe_its_data_is_named(lab, capt
     assert "config.json: is not the configuration of a captioner's run (its data has no" in err[0]
 
 
+def test_captions_of_a_split_have_as_many_words_as_training_has_unless_longest_says_another(lab, caption, tmp_path):
+    shutil.copytree(lab / "pr", tmp_path / "run", ignore=shutil.ignore_patterns("results"))
+    shutil.copytree(lab / "captions", tmp_path / "captions")
+    described = tmp_path / "captions" / "captions.json"
+    described.write_text(described.read_text().replace('"longest": 16', '"longest": 1'))
+    target = tmp_path / "out.json"
+    common = ("--run", tmp_path / "run", "--captions", tmp_path / "captions", "--features", lab / "f.h5", "-o", target)
+    common = (*common, "--shortest", 1)  # else the empty caption would rank before one that is cut
+    for split, options, texts in (
+        ("test", (), {"all"}),
+        ("all", (), {"all"}),
+        ("test", ("--longest", 3), {f"all {colour}" for colour in COLOURS}),
+    ):
+        assert caption(*common, "--split", split, *options)[0] == 0
+        assert {row["caption"] for row in json.loads(target.read_text())} == texts
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--beams", 0), "0 beams; there must be at least 1"),
+        (("--length-power", -1), "a length power of -1.0; it must be at least 0"),
+        (("--shortest", 17), "captions of at least 17 words; it must be from 0 to 16"),
+    ],
+)
+def test_an_impossible_search_is_refused_before_anything_is_loaded(caption, tmp_path, options, message):
+    assert caption(tmp_path, "--run", tmp_path / "none", *options) == (2, [], [f"prproduct: {message}"])
+
+
 def test_captioned_and_scored_a_run_has_a_row_in_the_report(lab, caption, tmp_path, capsys):
     shutil.copytree(lab / "pr", tmp_path / "run", ignore=shutil.ignore_patterns("results"))
     common = ("--split", "test", "--captions", lab / "captions", "--features", lab / "f.h5")

@@ -99,6 +99,7 @@ def _caption_pictures(
         raise InputError(f"{output}: is no page; give a name that ends in .html")
     if output:
         check_writable_file(output)
+    search = search.up_to()  # raises for impossible lengths
     if figures and figures.exists() and not figures.is_dir():
         raise InputError(f"{figures}: is a file; --attention takes a folder")
     others: list[str] = []
@@ -182,7 +183,9 @@ def _caption_features(
         raise InputError(f"--split {ALL} needs --features, whose images are captioned")
     opened = features.open(source)
     images = read_ids(ids, opened) if ids else list(opened.ids)
-    captioners = open_runs(folders, epoch, prepared.read(captions) if captions else None)
+    known = prepared.read(captions) if captions else None
+    search = search.up_to(known.longest) if known else search.up_to()
+    captioners = open_runs(folders, epoch, known)
     targets = targets_of(output, ALL, [captioner.label for captioner in captioners])
     for captioner in captioners:
         check_features(captioner.record, opened)
