@@ -23,7 +23,7 @@ from prproduct.lab.options import (
     stored_in,
     takes_options_of,
 )
-from prproduct.lab.progress import NoProgress, TrainingProgress
+from prproduct.lab.progress import NoTrainingProgress, TrainingProgress
 from prproduct.lab.runs import Record
 
 CaptionsOption = Annotated[
@@ -86,5 +86,5 @@ def captioner(
         hardware=hardware,
         checkpoint_minutes=checkpoint_minutes,
         tensorboard=tensorboard,
-        progress=NoProgress() if quiet else TrainingProgress("words" if config.phase == "xe" else "captions"),
+        progress=NoTrainingProgress() if quiet else TrainingProgress("words" if config.phase == "xe" else "captions"),
     )

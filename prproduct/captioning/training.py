@@ -34,7 +34,7 @@ from prproduct.lab.engine import Settings
 from prproduct.lab.errors import InputError
 from prproduct.lab.files import check_writable
 from prproduct.lab.hardware import Hardware, gathered, is_first_process, summed
-from prproduct.lab.progress import NoProgress
+from prproduct.lab.progress import NoTrainingProgress
 from prproduct.lab.report.content import display
 from prproduct.lab.session import train_task
 
@@ -242,7 +242,7 @@ def train(
     hardware: Hardware | None = None,
     checkpoint_minutes: float = 10.0,
     tensorboard: bool = True,
-    progress: NoProgress | None = None,
+    progress: NoTrainingProgress | None = None,
 ) -> Path:
     """Train a captioner, and return the run's folder.
 

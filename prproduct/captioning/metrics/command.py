@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from prproduct.captioning.data.prepared import CaptionSet
@@ -23,6 +19,7 @@ from prproduct.captioning.metrics.frequencies import load_frequencies
 from prproduct.captioning.results import add_scores, captions_file, scores_file, scores_of
 from prproduct.lab.errors import InputError
 from prproduct.lab.files import check_writable_file, replace_durably
+from prproduct.lab.progress import note, progress_bar
 from prproduct.lab.runs import CONFIG
 
 
@@ -54,8 +51,15 @@ def score(
     counted = load_frequencies(frequencies) if frequencies else None
     asked = [metric.strip().lower() for metric in (metrics or "").split(",") if metric.strip()]
     chosen = scoring.METRICS if metrics is None else asked
-    with _shown_progress() as progress:
-        evaluation = scoring.evaluate(captions.references, captions.candidates, chosen, tokenizer, counted, progress)
+    with progress_bar() as update:
+        evaluation = scoring.evaluate(
+            captions.references,
+            captions.candidates,
+            chosen,
+            tokenizer,
+            counted,
+            lambda step, done, total: update(description=step, completed=done, total=total),
+        )
     if as_json:
         print(json.dumps(_summary(captions, evaluation, tokenizer), indent=1))
     elif evaluation.scores:
@@ -71,10 +75,10 @@ def score(
         if own and tokenizer == "python" and counted is None and not subset:
             by_image = dict(zip(captions.images, captions.candidates, strict=True))
             add_scores(run, split, by_image, evaluation, chosen, extra_metrics(str(references)))
-            print(f"{file}: has these scores, for prproduct report", file=sys.stderr)
+            note(f"{file}: has these scores, for prproduct report")
         else:
-            note = "against the run's own captions, without --subset, --frequencies and --tokenizer java"
-            print(f"{file}: left as it was: it has scores {note}", file=sys.stderr)
+            usual = "against the run's own captions, without --subset, --frequencies and --tokenizer java"
+            note(f"{file}: left as it was: it has scores {usual}")
     # Without --metrics a missing Java is not an error: many machines have none.
     if evaluation.failures and metrics is not None:
         raise typer.Exit(1)
@@ -82,8 +86,7 @@ def score(
 
 def name_failure(metric: str, reason: str, advice: str = "") -> None:
     """Print on stderr why a metric has no score."""
-    line = f"prproduct: no {metric}: {reason}{f'; {advice}' if advice else ''}"
-    Console(stderr=True, soft_wrap=True).print(line, markup=False, highlight=False)
+    note(f"no {metric}: {reason}{f'; {advice}' if advice else ''}")
 
 
 def _run_of(results: Path, split: str) -> Path | None:
@@ -108,16 +111,6 @@ def _read(references: Path, prepared: CaptionSet | None, results: Path, split: s
     else:
         known = read_references(references, split)
     return pair(references, known, results, read_results(results), subset)
-
-
-@contextmanager
-def _shown_progress() -> Iterator[scoring.Progress]:
-    """A progress bar on stderr, if that is a terminal; yields the function that `evaluate` calls to advance it."""
-    columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()]
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("")
-        yield lambda step, done, total: bar.update(task, description=step, completed=done, total=total)
 
 
 def _table(captions: Captions, evaluation: scoring.Evaluation) -> Table:
