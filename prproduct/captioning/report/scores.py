@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from prproduct.captioning.dataset import SHARE_TRUE
 from prproduct.captioning.inference import Search
 from prproduct.captioning.results import scores_file, scores_of
 
@@ -25,7 +26,6 @@ COLUMNS = {  # first those of the paper's Table 2, in its order
     "CIDEr": Column("CIDEr", "cider"),
     "SPICE": Column("SPICE", "spice"),
 }
-SHARE_TRUE = "true"  # the column, and the score, of the toy world's extra metric: the share of true captions
 
 
 @dataclass(frozen=True)
