@@ -23,14 +23,13 @@ from prproduct.captioning.metrics.files import (
     image_id_field,
     object_list,
     raise_for_images,
-    read_caption_json,
     read_results,
     string_field,
 )
 from prproduct.captioning.metrics.score import METRICS, Evaluation, Progress, evaluate
 from prproduct.lab import checkpoints, runs
 from prproduct.lab.errors import InputError
-from prproduct.lab.files import read_json, replace_durably
+from prproduct.lab.files import read_json, read_json_value, replace_durably
 
 EXAMPLES = 12
 
@@ -217,7 +216,7 @@ def write_examples(path: Path, examples: Sequence[Example]) -> None:
 def read_examples(path: Path) -> list[Example]:
     """Read a file of `write_examples`."""
     examples = []
-    for entry in object_list(path, read_caption_json(path)):
+    for entry in object_list(path, read_json_value(path)):
         references = entry.get("references")
         if not isinstance(references, list) or not all(isinstance(text, str) for text in references):
             raise InputError(f"{path}: an image without 'references', a list of captions: {str(entry)[:80]}")
