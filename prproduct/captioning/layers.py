@@ -115,8 +115,8 @@ class PackedSteps(NamedTuple):
     most: int  # largest number of positions of an image
 
     @classmethod
-    def of(cls, wanted: Tensor, images: int) -> PackedSteps:
-        """Pack the positions where `wanted` (captions, steps) is True: a prefix of each caption, at least one step.
+    def of(cls, mask: Tensor, images: int) -> PackedSteps:
+        """Pack the positions where `mask` (captions, steps) is True: a prefix of each caption, at least one step.
 
         The captions of an image are consecutive, the same number for each image.
 
@@ -124,13 +124,13 @@ class PackedSteps(NamedTuple):
         >>> packed.order.tolist(), packed.batch_sizes, packed.row.tolist(), packed.most
         ([3, 0, 4, 5], [2, 1, 1], [1, 0, 2, 3], 4)
         """
-        captions, steps = wanted.shape
+        captions, steps = mask.shape
         if captions == 0:
-            none = torch.zeros(0, dtype=torch.long, device=wanted.device)
+            none = torch.zeros(0, dtype=torch.long, device=mask.device)
             return cls(none, [], none, none, 0)
-        positions = torch.arange(wanted.numel(), device=wanted.device).view(captions, steps)
-        packed = pack_padded_sequence(positions, wanted.sum(1).cpu(), batch_first=True, enforce_sorted=False)
-        of_image = wanted.reshape(images, -1)
+        positions = torch.arange(mask.numel(), device=mask.device).view(captions, steps)
+        packed = pack_padded_sequence(positions, mask.sum(1).cpu(), batch_first=True, enforce_sorted=False)
+        of_image = mask.reshape(images, -1)
         row = (of_image.cumsum(1) - 1).flatten()[packed.data]
         image = packed.data // (steps * captions // images)
         return cls(packed.data, packed.batch_sizes.tolist(), image, row, int(of_image.sum(1).max()))
@@ -149,5 +149,5 @@ class PackedSteps(NamedTuple):
         return self.image * self.most + self.row
 
     def by_caption(self, values: Tensor) -> Tensor:
-        """Packed values (n, …) in the order of `tensor[wanted]`: caption by caption."""
+        """Packed values (n, …) in the order of `tensor[mask]`: caption by caption."""
         return values[self.order.argsort()]

@@ -116,12 +116,12 @@ class Captioner(nn.Module):
         present: Tensor,
         words: Tensor,
         sample_probability: float = 0.0,
-        wanted: Tensor | None = None,
+        mask: Tensor | None = None,
     ) -> Tensor:
         """Logits (captions, steps, vocabulary_size) of the word after each of `words` (captions, steps).
 
         `words` begin with 0; the captions of an image are consecutive. With `sample_probability` each word but the
-        first is replaced by a sample of the model's own distribution at its position (scheduled sampling). If `wanted`
+        first is replaced by a sample of the model's own distribution at its position (scheduled sampling). If `mask`
         (captions, steps) is given, True for a prefix of each caption, only these n positions are computed, and the
         logits are (n, vocabulary_size) in row-major order.
         """
@@ -129,9 +129,9 @@ class Captioner(nn.Module):
         self._rows_per_image(len(words), memory.images)  # raises for a wrong number of captions
         if sample_probability > 0:
             words = self._scheduled_sampling(memory, words, sample_probability)
-        packed = PackedSteps.of(torch.ones_like(words, dtype=torch.bool) if wanted is None else wanted, memory.images)
+        packed = PackedSteps.of(torch.ones_like(words, dtype=torch.bool) if mask is None else mask, memory.images)
         logits = self._logits(packed.by_caption(self._hidden_states(memory, words, packed)))
-        return logits.view(*words.shape, logits.shape[-1]) if wanted is None else logits
+        return logits.view(*words.shape, logits.shape[-1]) if mask is None else logits
 
     def encode(self, features: Tensor, present: Tensor) -> Memory:
         """Encode features (images, regions, width); `present` (images, regions) is False for padding."""

@@ -40,8 +40,8 @@ def captions(
         str | None, typer.Option(help="given, in Karpathy's file; or own. Given, if there are any")
     ] = None,
     rule: Annotated[
-        str, typer.Option(help="peers: words of 6 occurrences; paper: of 5 in training captions that are cut already")
-    ] = "peers",
+        str, typer.Option(help="cocotalk: words of 6 occurrences; paper: of 5 in training captions, cut before")
+    ] = "cocotalk",
     minimum_count: Annotated[int | None, typer.Option(help="another number of occurrences")] = None,
     longest: Annotated[int, typer.Option(help="words that captions are cut to")] = prepared.LONGEST,
     skip_empty: Annotated[bool, typer.Option("--skip-empty", help="leave out captions without a word")] = False,
@@ -49,7 +49,7 @@ def captions(
     """Prepare captions: tokens, vocabulary and document frequencies, in a new folder."""
     prepared.check_new(output)
     if labels is not None:
-        others = (val, test, tokens, minimum_count, skip_empty, rule != "peers", longest != prepared.LONGEST)
+        others = (val, test, tokens, minimum_count, skip_empty, rule != "cocotalk", longest != prepared.LONGEST)
         if len(files) != 1 or any(others):
             raise InputError("--labels goes with cocotalk.json alone, which has its splits, tokens and vocabulary")
         described, words, longest = sources.describe_cocotalk(Path(files[0]), labels)

@@ -13,7 +13,7 @@ from torch import Tensor
 from prproduct.captioning.model import Memory, State, Step
 from prproduct.lab.errors import InputError
 
-Choice = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]  # (logits, prefixes) -> (words, log-probabilities)
+ChooseWord = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]  # (logits, prefixes) -> (words, log-probabilities)
 
 
 class Decoder(Protocol):
@@ -148,7 +148,7 @@ def sample(
     return _roll_out(model, memory, samples, limits, draw)
 
 
-def _roll_out(model: Decoder, memory: Memory, captions: int, limits: Limits, choose: Choice) -> Captions:
+def _roll_out(model: Decoder, memory: Memory, captions: int, limits: Limits, choose: ChooseWord) -> Captions:
     """Generate `captions` captions per image with `choose`; an image is dropped once all of its captions ended."""
     (images, regions), device = memory.present.shape, memory.present.device
     words = torch.zeros(images * captions, limits.longest, dtype=torch.long, device=device)

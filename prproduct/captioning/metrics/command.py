@@ -14,7 +14,7 @@ from rich.table import Table
 from prproduct.captioning.data.prepared import CaptionSet
 from prproduct.captioning.dataset import WORLD, extra_metrics, read_captions
 from prproduct.captioning.metrics import score as scoring
-from prproduct.captioning.metrics.files import Captions, pair, read_references, read_results
+from prproduct.captioning.metrics.files import PairedCaptions, pair, read_references, read_results
 from prproduct.captioning.metrics.frequencies import load_frequencies
 from prproduct.captioning.results import add_scores, captions_file, scores_file, scores_of
 from prproduct.lab.errors import InputError
@@ -102,7 +102,7 @@ def _run_of(results: Path, split: str) -> Path | None:
     return folder if results == captions_file(folder, split) and (folder / CONFIG).exists() else None
 
 
-def _read(references: Path, prepared: CaptionSet | None, results: Path, split: str, subset: bool) -> Captions:
+def _read(references: Path, prepared: CaptionSet | None, results: Path, split: str, subset: bool) -> PairedCaptions:
     """The prepared references, or else those of a file, matched with the results."""
     if prepared is not None:
         known = {image.id: list(image.references) for image in prepared.of(split)}
@@ -113,7 +113,7 @@ def _read(references: Path, prepared: CaptionSet | None, results: Path, split: s
     return pair(references, known, results, read_results(results), subset)
 
 
-def _table(captions: Captions, evaluation: scoring.Evaluation) -> Table:
+def _table(captions: PairedCaptions, evaluation: scoring.Evaluation) -> Table:
     count = len(captions.images)
     table = Table(caption=f"{count:,} image{'' if count == 1 else 's'}")
     table.add_column("metric")
@@ -123,7 +123,7 @@ def _table(captions: Captions, evaluation: scoring.Evaluation) -> Table:
     return table
 
 
-def _summary(captions: Captions, evaluation: scoring.Evaluation, tokenizer: str) -> dict[str, object]:
+def _summary(captions: PairedCaptions, evaluation: scoring.Evaluation, tokenizer: str) -> dict[str, object]:
     """The content of `--json`."""
     return {
         "images": len(captions.images),
@@ -133,7 +133,7 @@ def _summary(captions: Captions, evaluation: scoring.Evaluation, tokenizer: str)
     }
 
 
-def _rows(captions: Captions, evaluation: scoring.Evaluation) -> list[dict[str, object]]:
+def _rows(captions: PairedCaptions, evaluation: scoring.Evaluation) -> list[dict[str, object]]:
     """The content of `--per-image`."""
     return [
         {

@@ -21,7 +21,7 @@ SHOWN = 5  # image ids in an error message
 LARGEST = 4 << 30  # bytes of a JSON file of captions; COCO's annotations have 70 MB
 
 
-class Captions(NamedTuple):
+class PairedCaptions(NamedTuple):
     """Images in the order of the reference file, and the references and the candidate of each."""
 
     images: list[ImageId]
@@ -35,7 +35,7 @@ def pair(
     results_path: Path,
     results: dict[ImageId, str],
     subset: bool = False,
-) -> Captions:
+) -> PairedCaptions:
     """Match references and results by image; `subset` leaves out references of images without a result.
 
     The paths are only for error messages.
@@ -48,7 +48,7 @@ def pair(
     raise_for_images(results_path, "no caption of images that have references", missing, hint)
     without = [image for image in references if not references[image]]
     raise_for_images(references_path, "images without a reference", without)
-    return Captions(list(references), list(references.values()), [results[image] for image in references])
+    return PairedCaptions(list(references), list(references.values()), [results[image] for image in references])
 
 
 def read_references(path: Path, split: str = "test") -> dict[ImageId, list[str]]:
