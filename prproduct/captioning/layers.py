@@ -16,32 +16,16 @@ IN_CACHE = 2**18  # elements; one megabyte of float32
 
 
 class BlockLSTM(nn.Module):
-    """An LSTM whose gates are the sum of linear layers: one with the name of each input, and `hidden`.
+    """An LSTM whose gates are the sum of linear layers: one for each input, which subclasses have, and `hidden`.
 
     The gates are in torch's order i, f, g, o: c' = σ(f)∘c + σ(i)∘tanh(g), h' = σ(o)∘tanh(c') (the paper's Equation 14).
     There is one bias per gate, in the layer of the first input.
-
-    >>> lstm = BlockLSTM(4, word=3, image=2)
-    >>> words, images = torch.randn(7 + 7 + 5, 3), torch.randn(2)  # 7 sequences, 5 of them with a third step
-    >>> gates = lstm.project("word", words) + lstm.project("image", images)
-    >>> lstm(gates, [7, 7, 5]).shape
-    torch.Size([19, 4])
     """
 
     hidden: nn.Linear
 
-    def __init__(self, hidden: int, **inputs: int) -> None:
-        super().__init__()
-        for index, (name, width) in enumerate(inputs.items()):
-            self.add_module(name, nn.Linear(width, 4 * hidden, bias=index == 0))
-        self.hidden = nn.Linear(hidden, 4 * hidden, bias=False)
-
-    def project(self, name: str, input: Tensor) -> Tensor:
-        """The contribution (…, 4·hidden) of one input (…, width) to the gates."""
-        return self.get_submodule(name)(input)
-
     def forward(self, gates: Tensor, batch_sizes: list[int]) -> Tensor:
-        """Hidden states (rows, hidden) of packed sequences, from the projected inputs (rows, 4·hidden).
+        """Hidden states (rows, hidden) of packed sequences; `gates` (rows, 4·hidden) are the sum of the inputs' layers.
 
         The rows of a step follow those of the step before, as in torch's PackedSequence: `batch_sizes` has the number
         of sequences in each step, and sequences that end earlier come last. The initial state is zero.
@@ -60,6 +44,32 @@ class BlockLSTM(nn.Module):
         i, f, g, o = (gates + self.hidden(hidden)).chunk(4, dim=-1)
         cell = f.sigmoid() * cell + i.sigmoid() * g.tanh()
         return o.sigmoid() * cell.tanh(), cell
+
+
+class AttentionLSTM(BlockLSTM):
+    """The lower LSTM, of v_g and the embedded word.
+
+    >>> lstm = AttentionLSTM(4, image=2, word=3)
+    >>> words, image = torch.randn(7 + 7 + 5, 3), torch.randn(2)  # 7 sequences, 5 of them with a third step
+    >>> lstm(lstm.image(image) + lstm.word(words), [7, 7, 5]).shape
+    torch.Size([19, 4])
+    """
+
+    def __init__(self, hidden: int, image: int, word: int) -> None:
+        super().__init__()
+        self.image = nn.Linear(image, 4 * hidden)
+        self.word = nn.Linear(word, 4 * hidden, bias=False)
+        self.hidden = nn.Linear(hidden, 4 * hidden, bias=False)
+
+
+class LanguageLSTM(BlockLSTM):
+    """The upper LSTM, of the attended regions and the hidden state of the lower one."""
+
+    def __init__(self, hidden: int, attended: int) -> None:
+        super().__init__()
+        self.attended = nn.Linear(attended, 4 * hidden)
+        self.attention = nn.Linear(hidden, 4 * hidden, bias=False)
+        self.hidden = nn.Linear(hidden, 4 * hidden, bias=False)
 
 
 class Attention(nn.Module):
