@@ -27,13 +27,13 @@ def main() -> None:
     packed = PackedCaptions.pack(references)
     before = _peak()
     made, reward = _timed(lambda: CiderReward.of(packed))
-    batch, rows = spliced_samples(references, images=64, samples=6, length=16)
-    scored = min(_timed(lambda: reward(batch, rows))[0] for _ in range(20))
+    batch, indices = spliced_samples(references, images=64, samples=6, length=16)
+    scored = min(_timed(lambda: reward(batch, indices))[0] for _ in range(20))
     print(f"{packed.images:,} images, {len(packed.caption_starts) - 1:,} captions")
     print(f"prepared in {made:.1f} s")
     held = sum(array.nbytes for array in vars(reward.references).values() if isinstance(array, np.ndarray))
     print(f"the references take {held / 1e6:.0f} MB, preparing them up to {(_peak() - before) / 1e6:.0f} MB")
-    print(f"a batch of {len(rows)}: {scored * 1e3:.2f} ms, {len(rows) / scored:,.0f} captions/s")
+    print(f"a batch of {len(indices)}: {scored * 1e3:.2f} ms, {len(indices) / scored:,.0f} captions/s")
     ours, theirs = (
         median(_timed(call)[0] for _ in range(repeats)) * 1e3
         for call, repeats in zip(reward_calls(), (20, 5), strict=True)

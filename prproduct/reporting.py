@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from prproduct.lab.errors import InputError
+from prproduct.lab.progress import note
 from prproduct.lab.report import files
 from prproduct.lab.report.content import Section
 from prproduct.lab.runs import Record
@@ -34,7 +35,7 @@ def report(
     lead, broken = files.write_report(places, target, check, partial(content, pictures=pictures))
     typer.echo(f"{target}: {lead}")
     for line in broken:
-        typer.echo(f"prproduct: {line}", err=True)
+        note(line)
 
 
 def check(record: Record) -> None:

@@ -10,7 +10,6 @@ from typing import Annotated, cast, get_args
 
 import torch
 from rich.console import Console
-from rich.progress import Progress
 from typer import Option
 
 from prproduct.bench import plot as picture
@@ -21,6 +20,7 @@ from prproduct.bench.results import Report, Settings, remarks, table
 from prproduct.bench.reward import RewardCase
 from prproduct.bench.timing import Budget
 from prproduct.lab.errors import InputError
+from prproduct.lab.progress import progress_bar
 from prproduct.ops import kernels
 from prproduct.ops.autograd import Memory
 from prproduct.products import resolve
@@ -97,17 +97,16 @@ def _settings(
 
 def _measure_all(cases: Sequence[Case | RewardCase], report: Report, budget: Budget, reference: bool) -> None:
     """Append a row to the report for each case; one that cannot be measured on this machine is listed as left out."""
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("", total=len(cases))
+    with progress_bar(total=len(cases)) as update:
         for case in cases:
-            progress.update(task, description=case.name)
+            update(description=case.name)
             try:
                 report.rows.append(measure(case, report.settings, budget, reference))
             except InputError as error:
                 if len(cases) == 1:
                     raise
                 report.left_out[case.name] = str(error)
-            progress.advance(task)
+            update(advance=1)
 
 
 def _show(report: Report, json: bool, plot: Path | None) -> None:

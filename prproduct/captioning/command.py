@@ -23,8 +23,8 @@ from prproduct.lab.options import (
     stored_in,
     takes_options_of,
 )
-from prproduct.lab.progress import NoProgress, TrainingProgress
-from prproduct.lab.runs import Record
+from prproduct.lab.progress import NoTrainingProgress, TrainingProgress
+from prproduct.lab.runs import Record, folder_name
 
 CaptionsOption = Annotated[
     str, typer.Option("--captions", help="a folder of `prproduct data captions`, or world: the embedded toy world")
@@ -37,7 +37,7 @@ FeaturesOption = Annotated[
 def _run_folder(values: Mapping[str, Any]) -> Path:
     """The folder of --run-dir, or the default one for the other options."""
     product = values["product"] or ("same" if values["start"] else "pr")
-    name = f"captioner-{product.replace(':', '')}-{values['phase']}-{values['seed']}"
+    name = f"captioner-{folder_name(product)}-{values['phase']}-{values['seed']}"
     return Path(values["run"] or Path("runs") / name)
 
 
@@ -86,5 +86,5 @@ def captioner(
         hardware=hardware,
         checkpoint_minutes=checkpoint_minutes,
         tensorboard=tensorboard,
-        progress=NoProgress() if quiet else TrainingProgress("words" if config.phase == "xe" else "captions"),
+        progress=NoTrainingProgress() if quiet else TrainingProgress("words" if config.phase == "xe" else "captions"),
     )

@@ -20,6 +20,8 @@ from prproduct.lab.runs import Record
 
 WORLD = "world"  # the name of the toy world in place of a folder of captions
 
+SHARE_TRUE = "true"  # the name of the toy world's extra metric: the share of captions that are true
+
 CaptionMetric = Callable[[ImageId, str], float]  # the score of one image's caption
 
 
@@ -81,9 +83,9 @@ def extra_metrics(captions: str) -> dict[str, CaptionMetric]:
     """
     if captions != WORLD:
         return {}
-    from prproduct.captioning.world import TRUE, caption_is_true
+    from prproduct.captioning.world import caption_is_true
 
-    return {TRUE: caption_is_true}
+    return {SHARE_TRUE: caption_is_true}
 
 
 def trained_on_world(record: Record) -> bool:

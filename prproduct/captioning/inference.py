@@ -6,7 +6,7 @@ Nothing here needs training code: `prproduct caption` imports this module and no
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from prproduct.captioning.configuration import CaptionerConfig
 from prproduct.captioning.data.batches import RegionSource, collate
-from prproduct.captioning.data.prepared import VOCABULARY, CaptionSet, read_vocabulary
+from prproduct.captioning.data.prepared import LONGEST, VOCABULARY, CaptionSet, read_vocabulary
 from prproduct.captioning.data.vocabulary import Vocabulary
-from prproduct.captioning.decoding import Limits, beam
+from prproduct.captioning.decoding import Limits, beam, check_beams, check_lengths
 from prproduct.captioning.metrics.files import ImageId
 from prproduct.captioning.model import Captioner
 from prproduct.lab import checkpoints, runs
@@ -35,16 +35,25 @@ class Search:
     """Settings of the search for a caption; the fields are also command-line options."""
 
     beams: int = option(5, "beginnings that are followed at a time; 1: the likeliest word")
-    longest: int = option(16, "words of a caption at most")
+    longest: int | None = option(None, f"words at most; else those of the captions of --split, {LONGEST} for pictures")
     shortest: int = option(0, "words of a caption at least")
     unknown: bool = option(False, "allow UNK, the word for all rare ones")
     block_trigrams: bool = option(False, "never say three words in the same order twice")
     length_power: float = option(0.0, "divide log-probabilities by the length to this power")
 
     def __post_init__(self) -> None:
-        if self.beams < 1:
-            raise InputError(f"{self.beams} beams; there must be at least 1")
-        Limits(self.longest, self.shortest)  # raises for impossible lengths
+        check_beams(self.beams, self.length_power)
+        if self.longest is not None:
+            check_lengths(self.longest, self.shortest)
+
+    def up_to(self, longest: int = LONGEST) -> Search:
+        """This search, with at most `longest` words if it does not say how many."""
+        return replace(self, longest=longest) if self.longest is None else self
+
+    def limits(self, vocabulary: Vocabulary) -> Limits:
+        """The constraints on captions with this vocabulary."""
+        unknown = None if self.unknown else vocabulary.unknown
+        return Limits(self.longest or LONGEST, self.shortest, unknown, self.block_trigrams)
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,9 +77,7 @@ def generate_captions(
 ) -> Iterator[GeneratedCaption]:
     """A caption of each image, in their order; `progress` is called with the number of images of each batch."""
     search, device = search or Search(), next(model.parameters()).device
-    limits = Limits(
-        search.longest, search.shortest, None if search.unknown else vocabulary.unknown, search.block_trigrams
-    )
+    limits = search.limits(vocabulary)
     for start in range(0, len(images), IMAGES_AT_ONCE):
         batch = images[start : start + IMAGES_AT_ONCE]
         regions = collate([features.of(image) for image in batch])
@@ -80,7 +87,7 @@ def generate_captions(
         region_counts = regions.present.sum(1).tolist()
         for row, image in enumerate(batch):
             caption = vocabulary.decode(found.words[row, 0].tolist())
-            words = tuple(caption.split())
+            words = tuple(caption.split(" ")) if caption else ()  # a word may contain a no-break space: "1 1/2"
             attention = found.attention[row, 0, : len(words), : region_counts[row]].float().cpu().numpy()
             yield GeneratedCaption(image, caption, words, attention)
         progress(len(batch))

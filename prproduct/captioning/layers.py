@@ -16,32 +16,16 @@ IN_CACHE = 2**18  # elements; one megabyte of float32
 
 
 class BlockLSTM(nn.Module):
-    """An LSTM whose gates are the sum of linear layers: one with the name of each input, and `hidden`.
+    """An LSTM whose gates are the sum of linear layers: one for each input, which subclasses have, and `hidden`.
 
     The gates are in torch's order i, f, g, o: c' = σ(f)∘c + σ(i)∘tanh(g), h' = σ(o)∘tanh(c') (the paper's Equation 14).
     There is one bias per gate, in the layer of the first input.
-
-    >>> lstm = BlockLSTM(4, word=3, image=2)
-    >>> words, images = torch.randn(7 + 7 + 5, 3), torch.randn(2)  # 7 sequences, 5 of them with a third step
-    >>> gates = lstm.project("word", words) + lstm.project("image", images)
-    >>> lstm(gates, [7, 7, 5]).shape
-    torch.Size([19, 4])
     """
 
     hidden: nn.Linear
 
-    def __init__(self, hidden: int, **inputs: int) -> None:
-        super().__init__()
-        for index, (name, width) in enumerate(inputs.items()):
-            self.add_module(name, nn.Linear(width, 4 * hidden, bias=index == 0))
-        self.hidden = nn.Linear(hidden, 4 * hidden, bias=False)
-
-    def project(self, name: str, input: Tensor) -> Tensor:
-        """The contribution (…, 4·hidden) of one input (…, width) to the gates."""
-        return self.get_submodule(name)(input)
-
     def forward(self, gates: Tensor, batch_sizes: list[int]) -> Tensor:
-        """Hidden states (rows, hidden) of packed sequences, from the projected inputs (rows, 4·hidden).
+        """Hidden states (rows, hidden) of packed sequences; `gates` (rows, 4·hidden) are the sum of the inputs' layers.
 
         The rows of a step follow those of the step before, as in torch's PackedSequence: `batch_sizes` has the number
         of sequences in each step, and sequences that end earlier come last. The initial state is zero.
@@ -60,6 +44,32 @@ class BlockLSTM(nn.Module):
         i, f, g, o = (gates + self.hidden(hidden)).chunk(4, dim=-1)
         cell = f.sigmoid() * cell + i.sigmoid() * g.tanh()
         return o.sigmoid() * cell.tanh(), cell
+
+
+class AttentionLSTM(BlockLSTM):
+    """The lower LSTM, of v_g and the embedded word.
+
+    >>> lstm = AttentionLSTM(4, image=2, word=3)
+    >>> words, image = torch.randn(7 + 7 + 5, 3), torch.randn(2)  # 7 sequences, 5 of them with a third step
+    >>> lstm(lstm.image(image) + lstm.word(words), [7, 7, 5]).shape
+    torch.Size([19, 4])
+    """
+
+    def __init__(self, hidden: int, image: int, word: int) -> None:
+        super().__init__()
+        self.image = nn.Linear(image, 4 * hidden)
+        self.word = nn.Linear(word, 4 * hidden, bias=False)
+        self.hidden = nn.Linear(hidden, 4 * hidden, bias=False)
+
+
+class LanguageLSTM(BlockLSTM):
+    """The upper LSTM, of the attended regions and the hidden state of the lower one."""
+
+    def __init__(self, hidden: int, attended: int) -> None:
+        super().__init__()
+        self.attended = nn.Linear(attended, 4 * hidden)
+        self.attention = nn.Linear(hidden, 4 * hidden, bias=False)
+        self.hidden = nn.Linear(hidden, 4 * hidden, bias=False)
 
 
 class Attention(nn.Module):
@@ -115,8 +125,8 @@ class PackedSteps(NamedTuple):
     most: int  # largest number of positions of an image
 
     @classmethod
-    def of(cls, wanted: Tensor, images: int) -> PackedSteps:
-        """Pack the positions where `wanted` (captions, steps) is True: a prefix of each caption, at least one step.
+    def of(cls, mask: Tensor, images: int) -> PackedSteps:
+        """Pack the positions where `mask` (captions, steps) is True: a prefix of each caption, at least one step.
 
         The captions of an image are consecutive, the same number for each image.
 
@@ -124,13 +134,13 @@ class PackedSteps(NamedTuple):
         >>> packed.order.tolist(), packed.batch_sizes, packed.row.tolist(), packed.most
         ([3, 0, 4, 5], [2, 1, 1], [1, 0, 2, 3], 4)
         """
-        captions, steps = wanted.shape
+        captions, steps = mask.shape
         if captions == 0:
-            none = torch.zeros(0, dtype=torch.long, device=wanted.device)
+            none = torch.zeros(0, dtype=torch.long, device=mask.device)
             return cls(none, [], none, none, 0)
-        positions = torch.arange(wanted.numel(), device=wanted.device).view(captions, steps)
-        packed = pack_padded_sequence(positions, wanted.sum(1).cpu(), batch_first=True, enforce_sorted=False)
-        of_image = wanted.reshape(images, -1)
+        positions = torch.arange(mask.numel(), device=mask.device).view(captions, steps)
+        packed = pack_padded_sequence(positions, mask.sum(1).cpu(), batch_first=True, enforce_sorted=False)
+        of_image = mask.reshape(images, -1)
         row = (of_image.cumsum(1) - 1).flatten()[packed.data]
         image = packed.data // (steps * captions // images)
         return cls(packed.data, packed.batch_sizes.tolist(), image, row, int(of_image.sum(1).max()))
@@ -149,5 +159,5 @@ class PackedSteps(NamedTuple):
         return self.image * self.most + self.row
 
     def by_caption(self, values: Tensor) -> Tensor:
-        """Packed values (n, …) in the order of `tensor[wanted]`: caption by caption."""
+        """Packed values (n, …) in the order of `tensor[mask]`: caption by caption."""
         return values[self.order.argsort()]

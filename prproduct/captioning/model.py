@@ -19,7 +19,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from prproduct.captioning.layers import Attention, BlockLSTM, PackedSteps
+from prproduct.captioning.layers import Attention, AttentionLSTM, LanguageLSTM, PackedSteps
 from prproduct.lab.errors import InputError
 
 
@@ -103,9 +103,9 @@ class Captioner(nn.Module):
         self.region_embedding = nn.Linear(feature_width, embedding)
         self.global_embedding = nn.Linear(feature_width, embedding)
         self.word_embedding = nn.Embedding(vocabulary_size, embedding)
-        self.attention_lstm = BlockLSTM(hidden, image=embedding, word=embedding)
+        self.attention_lstm = AttentionLSTM(hidden, image=embedding, word=embedding)
         self.attention = Attention(embedding, hidden, attention)
-        self.language_lstm = BlockLSTM(hidden, attended=embedding, attention=hidden)
+        self.language_lstm = LanguageLSTM(hidden, attended=embedding)
         self.tanh_layer = nn.Linear(hidden, hidden) if tanh_layer else None
         self.output = nn.Linear(hidden, vocabulary_size)
         self.dropout = nn.Dropout(dropout)
@@ -116,12 +116,12 @@ class Captioner(nn.Module):
         present: Tensor,
         words: Tensor,
         sample_probability: float = 0.0,
-        wanted: Tensor | None = None,
+        mask: Tensor | None = None,
     ) -> Tensor:
         """Logits (captions, steps, vocabulary_size) of the word after each of `words` (captions, steps).
 
         `words` begin with 0; the captions of an image are consecutive. With `sample_probability` each word but the
-        first is replaced by a sample of the model's own distribution at its position (scheduled sampling). If `wanted`
+        first is replaced by a sample of the model's own distribution at its position (scheduled sampling). If `mask`
         (captions, steps) is given, True for a prefix of each caption, only these n positions are computed, and the
         logits are (n, vocabulary_size) in row-major order.
         """
@@ -129,9 +129,9 @@ class Captioner(nn.Module):
         self._rows_per_image(len(words), memory.images)  # raises for a wrong number of captions
         if sample_probability > 0:
             words = self._scheduled_sampling(memory, words, sample_probability)
-        packed = PackedSteps.of(torch.ones_like(words, dtype=torch.bool) if wanted is None else wanted, memory.images)
+        packed = PackedSteps.of(torch.ones_like(words, dtype=torch.bool) if mask is None else mask, memory.images)
         logits = self._logits(packed.by_caption(self._hidden_states(memory, words, packed)))
-        return logits.view(*words.shape, logits.shape[-1]) if wanted is None else logits
+        return logits.view(*words.shape, logits.shape[-1]) if mask is None else logits
 
     def encode(self, features: Tensor, present: Tensor) -> Memory:
         """Encode features (images, regions, width); `present` (images, regions) is False for padding."""
@@ -144,7 +144,7 @@ class Captioner(nn.Module):
         regions = self._embed(rows, self.region_embedding, self.region_norm)
         image = self._embed(mean, self.global_embedding, self.global_norm)
         projections = self.attention.region(regions)
-        image_gates = self.attention_lstm.project("image", image)
+        image_gates = self.attention_lstm.image(image)
         return Memory(
             _padded(regions, present, complete), _padded(projections, present, complete), image_gates, present
         )
@@ -166,14 +166,12 @@ class Captioner(nn.Module):
 
     def _hidden_states(self, memory: Memory, words: Tensor, packed: PackedSteps) -> Tensor:
         """h² (n, hidden) of known words, in packed order; each layer computes all steps before the next layer."""
-        word_gates = self.attention_lstm.project(
-            "word", self.dropout(self.word_embedding(words.flatten()[packed.order]))
-        )
+        word_gates = self.attention_lstm.word(self.dropout(self.word_embedding(words.flatten()[packed.order])))
         lower = self.attention_lstm(word_gates + memory.image_gates[packed.image], packed.batch_sizes)  # h¹
         queries = packed.by_image(lower, memory.images)
         attended, _ = self.attention(queries, memory.regions, memory.projections, memory.present)
-        gates = self.language_lstm.project("attended", packed.from_images(attended))
-        return self.language_lstm(gates + self.language_lstm.project("attention", lower), packed.batch_sizes)
+        gates = self.language_lstm.attended(packed.from_images(attended)) + self.language_lstm.attention(lower)
+        return self.language_lstm(gates, packed.batch_sizes)
 
     def _advance(self, words: Tensor, state: State, memory: Memory) -> tuple[State, Tensor]:
         """The next state and the attention weights (rows, regions)."""
@@ -183,9 +181,7 @@ class Captioner(nn.Module):
         lower, lower_cell = self.attention_lstm.step(gates, state.attention_hidden, state.attention_cell)
         queries = lower.unflatten(0, shape)
         attended, weights = self.attention(queries, memory.regions, memory.projections, memory.present)
-        gates = self.language_lstm.project("attended", attended.flatten(0, 1)) + self.language_lstm.project(
-            "attention", lower
-        )
+        gates = self.language_lstm.attended(attended.flatten(0, 1)) + self.language_lstm.attention(lower)
         upper, upper_cell = self.language_lstm.step(gates, state.language_hidden, state.language_cell)
         return State(lower, lower_cell, upper, upper_cell), weights.flatten(0, 1)
 
@@ -193,8 +189,8 @@ class Captioner(nn.Module):
         """The contribution of words (rows,) to the gates of the Attention LSTM; each distinct word of a beam once."""
         if not torch.is_grad_enabled() and not self.training:
             distinct, inverse = words.unique(return_inverse=True)
-            return self.attention_lstm.project("word", self.word_embedding(distinct))[inverse]
-        return self.attention_lstm.project("word", self.dropout(self.word_embedding(words)))
+            return self.attention_lstm.word(self.word_embedding(distinct))[inverse]
+        return self.attention_lstm.word(self.dropout(self.word_embedding(words)))
 
     def _logits(self, hidden: Tensor) -> Tensor:
         if self.tanh_layer is not None:

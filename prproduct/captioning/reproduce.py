@@ -16,7 +16,6 @@ from typing import Annotated, Any
 import typer
 from rich.box import SIMPLE
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from prproduct.captioning import report
@@ -40,7 +39,7 @@ from prproduct.lab.checks import check_known, check_least
 from prproduct.lab.errors import InputError
 from prproduct.lab.files import check_writable
 from prproduct.lab.options import option, takes_options_of
-from prproduct.lab.progress import NoProgress
+from prproduct.lab.progress import NoSweepProgress, progress_bar
 from prproduct.lab.report.files import check_target
 from prproduct.lab.sweep import Job, Plan, sweep
 from prproduct.lab.sweep.progress import SweepProgress, exit_if_unfinished
@@ -133,7 +132,7 @@ def folder_of(output: Path, config: CaptionerConfig) -> Path:
     >>> print(folder_of(Path("runs"), CaptionerConfig(phase="rl", product="tempered:0.5", seed=3)))
     runs/tempered-0.5/seed-3/rl
     """
-    return output / (config.product or "pr").replace(":", "-") / f"seed-{config.seed}" / config.phase
+    return output / runs.folder_name(config.product or "pr") / f"seed-{config.seed}" / config.phase
 
 
 def jobs(choice: Choice, output: Path, captions: str, source: Path | None, train_images: int) -> list[Job]:
@@ -194,7 +193,7 @@ def captions(
         list_all([pictures])
     wanted = jobs(choice, output, captions, source, len(dataset.captions.of("train")))
     workers = plan.open(len(wanted), address)
-    progress = NoProgress() if quiet else SweepProgress()
+    progress = NoSweepProgress() if quiet else SweepProgress()
     progress.say(f"{len(wanted)} runs of two phases in {output}; {workers}")
     results = sweep(wanted, workers, retries=plan.retries, progress=progress)
     folders = [result.job.folder.parent / phase for result in results if result.finished for phase in PHASES]
@@ -203,7 +202,7 @@ def captions(
     if folders:
         Console().print(_table(folders))
         report.write(folders, output / "report.html", pictures)
-        Console().print(f"the page: {output / 'report.html'}", highlight=False, markup=False, soft_wrap=True)
+        print(f"the page: {output / 'report.html'}")
     exit_if_unfinished(results)
 
 
@@ -211,14 +210,11 @@ def _write_all_results(
     folders: Sequence[Path], dataset: CaptionDataset, metrics: Mapping[str, CaptionMetric], quiet: bool
 ) -> dict[str, str]:
     """Caption and score the test images with each run, and return the metrics that failed with the reasons."""
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     images, failures = len(dataset.captions.of("test")), dict[str, str]()
-    with Progress(*columns, console=console, disable=quiet or not console.is_terminal) as bar:
-        for folder in folders:
-            task = bar.add_task(f"test captions of {'/'.join(folder.parts[-3:])}", total=images)
-            scored = write_results(folder, dataset, extra_metrics=metrics, progress=partial(bar.advance, task))
-            failures |= scored["failures"]
+    for folder in folders:
+        with progress_bar(f"test captions of {'/'.join(folder.parts[-3:])}", images, hidden=quiet) as update:
+            scored = write_results(folder, dataset, extra_metrics=metrics, progress=lambda count: update(advance=count))
+        failures |= scored["failures"]
     return failures
 
 

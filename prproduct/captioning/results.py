@@ -23,14 +23,13 @@ from prproduct.captioning.metrics.files import (
     image_id_field,
     object_list,
     raise_for_images,
-    read_caption_json,
     read_results,
     string_field,
 )
 from prproduct.captioning.metrics.score import METRICS, Evaluation, Progress, evaluate
 from prproduct.lab import checkpoints, runs
 from prproduct.lab.errors import InputError
-from prproduct.lab.files import read_json, replace_durably
+from prproduct.lab.files import read_json, read_json_value, replace_durably
 
 EXAMPLES = 12
 
@@ -81,7 +80,7 @@ def write_captions(
     progress: Callable[[int], Any] = lambda images: None,
 ) -> None:
     """Write a run's captions of a split and the settings of their search, without scores, unless they exist."""
-    search = search or Search(longest=dataset.captions.longest)
+    search = (search or Search()).up_to(dataset.captions.longest)
     record = runs.read(folder)
     check_fits(record, dataset)
     images = dataset.captions.of(split)
@@ -217,7 +216,7 @@ def write_examples(path: Path, examples: Sequence[Example]) -> None:
 def read_examples(path: Path) -> list[Example]:
     """Read a file of `write_examples`."""
     examples = []
-    for entry in object_list(path, read_caption_json(path)):
+    for entry in object_list(path, read_json_value(path)):
         references = entry.get("references")
         if not isinstance(references, list) or not all(isinstance(text, str) for text in references):
             raise InputError(f"{path}: an image without 'references', a list of captions: {str(entry)[:80]}")

@@ -35,7 +35,7 @@ from prproduct.lab.environment import is_first_process
 from prproduct.lab.errors import InputError
 from prproduct.lab.files import check_writable
 from prproduct.lab.hardware import Hardware, gathered, summed
-from prproduct.lab.progress import NoProgress
+from prproduct.lab.progress import NoTrainingProgress
 from prproduct.lab.report.content import display
 from prproduct.lab.session import train_task
 
@@ -145,7 +145,7 @@ class CrossEntropyTask:
         words = padded([c for image in images for c in (*image.captions, *[()] * (most - len(image.captions)))])
         words = words.to(device)
         targets = targets_of(words)
-        logits = model(*regions, words, wanted=caption_mask(targets))
+        logits = model(*regions, words, mask=caption_mask(targets))
         each = -log_probabilities(logits.float(), targets).sum(1).view(len(images), most)
         return [float(row[: len(image.captions)].sum()) for row, image in zip(each, images, strict=True)]
 
@@ -176,13 +176,13 @@ class ReinforceTask(CrossEntropyTask):
         began = time.perf_counter()
         candidates, greedy_words = self._candidates(batch)
         decoded = time.perf_counter()
-        rewards, baseline = self._rewards(candidates, greedy_words, batch.rows)
+        rewards, baseline = self._rewards(candidates, greedy_words, batch.images)
         rewarded = time.perf_counter()
         self._seconds["decoding_seconds"] += decoded - began
         self._seconds["reward_seconds"] += rewarded - decoded
         words = candidates.flatten(0, 1)  # (images · candidates, steps)
         inputs = torch.cat([torch.zeros_like(words[:, :1]), words[:, :-1]], 1)
-        logits = model(*batch.regions, inputs, wanted=caption_mask(words)).float()
+        logits = model(*batch.regions, inputs, mask=caption_mask(words)).float()
         advantages = (rewards - baseline).flatten().to(logits.dtype)
         loss = reinforce(log_probabilities(logits, words), words, advantages)
         return {
@@ -210,18 +210,18 @@ class ReinforceTask(CrossEntropyTask):
                 return found.words, None
             return found.words, greedy(self._decoder, memory, limits=limits).words[:, 0]
 
-    def _rewards(self, words: Tensor, greedy_words: Tensor | None, rows: Tensor) -> tuple[Tensor, Tensor]:
+    def _rewards(self, words: Tensor, greedy_words: Tensor | None, indices: Tensor) -> tuple[Tensor, Tensor]:
         """Rewards and baselines, each (images, candidates), of words (images, candidates, steps).
 
-        The baseline is the reward of the image's greedy caption, or the mean reward of its other candidates. `rows`
-        (images,) are indices of the training images.
+        The baseline is the reward of the image's greedy caption, or the mean reward of its other candidates.
+        `indices` (images,) are those of the training images.
         """
         images, count, _ = words.shape
-        flat, flat_rows = words.flatten(0, 1), rows.repeat_interleave(count)
+        flat, flat_indices = words.flatten(0, 1), indices.repeat_interleave(count)
         if greedy_words is None:
-            rewards = self._reward(flat, flat_rows).view(images, count)
+            rewards = self._reward(flat, flat_indices).view(images, count)
             return rewards, (rewards.sum(1, keepdim=True) - rewards) / (count - 1)
-        both = self._reward(torch.cat([flat, greedy_words]), torch.cat([flat_rows, rows]))
+        both = self._reward(torch.cat([flat, greedy_words]), torch.cat([flat_indices, indices]))
         return both[: len(flat)].view(images, count), both[len(flat) :, None].expand(images, count)
 
     def seconds(self) -> dict[str, float]:
@@ -243,7 +243,7 @@ def train(
     hardware: Hardware | None = None,
     checkpoint_minutes: float = 10.0,
     tensorboard: bool = True,
-    progress: NoProgress | None = None,
+    progress: NoTrainingProgress | None = None,
 ) -> Path:
     """Train a captioner, and return the run's folder.
 

@@ -22,7 +22,7 @@ from prproduct.lab.options import (
     stored_in,
     takes_options_of,
 )
-from prproduct.lab.progress import NoProgress, TrainingProgress
+from prproduct.lab.progress import NoTrainingProgress, TrainingProgress
 from prproduct.lab.runs import Record, folder_name
 
 # --run-dir, since torchrun takes --run for an abbreviation of one of its own options.
@@ -62,7 +62,7 @@ def classifier(
 ) -> None:
     """Train an image classifier under a product."""
     assert run is not None, "_stored sets it"
-    progress = NoProgress() if quiet else TrainingProgress("images")
+    progress = NoTrainingProgress() if quiet else TrainingProgress("images")
     with download_bars() as report:
         train(
             config,

@@ -18,7 +18,7 @@ from prproduct.classification.studies import Choice, configs, jobs
 from prproduct.lab import runs
 from prproduct.lab.files import check_writable
 from prproduct.lab.options import DataDir, Quiet, takes_options_of
-from prproduct.lab.progress import NoProgress
+from prproduct.lab.progress import NoSweepProgress
 from prproduct.lab.report.content import display, number
 from prproduct.lab.report.files import check_target
 from prproduct.lab.report.observations import BASELINE
@@ -84,7 +84,7 @@ def _reproduce(
             configs(study, choice, data_dir), output, accelerator=accelerator, data_dir=data_dir, report=report
         )
     workers = plan.open(len(wanted), address)
-    progress = NoProgress() if quiet else SweepProgress()
+    progress = NoSweepProgress() if quiet else SweepProgress()
     progress.say(f"{len(wanted)} runs in {output}; {workers}")
     results = sweep(wanted, workers, retries=plan.retries, progress=progress)
     _show(results, output)

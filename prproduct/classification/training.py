@@ -28,7 +28,7 @@ from prproduct.lab.errors import InputError
 from prproduct.lab.files import check_writable
 from prproduct.lab.hardware import PRECISIONS, Hardware, summed
 from prproduct.lab.options import option
-from prproduct.lab.progress import NoProgress
+from prproduct.lab.progress import NoTrainingProgress
 from prproduct.lab.report.content import display
 from prproduct.lab.seeds import check_seed
 from prproduct.lab.session import train_task
@@ -182,7 +182,7 @@ def train(
     data_dir: str | Path | None = None,
     checkpoint_minutes: float = 10.0,
     tensorboard: bool = True,
-    progress: NoProgress | None = None,
+    progress: NoTrainingProgress | None = None,
     report: Report = silent,
 ) -> Path:
     """Train a classifier and return the folder of its run.

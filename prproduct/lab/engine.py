@@ -26,7 +26,7 @@ from prproduct.lab.checks import check_least
 from prproduct.lab.errors import InputError
 from prproduct.lab.hardware import cores, in_first, summed
 from prproduct.lab.nonfinite import DivergedError, all_finite, where_it_began
-from prproduct.lab.progress import NoProgress
+from prproduct.lab.progress import NoTrainingProgress
 from prproduct.lab.recording import Recorder
 from prproduct.lab.runs import CHECKPOINTS, Run
 from prproduct.lab.seeds import seed_of
@@ -119,7 +119,13 @@ class TrainingLoop:
     """
 
     def __init__(
-        self, task: Task, fabric: Fabric, run: Run | None, settings: Settings, progress: NoProgress, stop: StopSignals
+        self,
+        task: Task,
+        fabric: Fabric,
+        run: Run | None,
+        settings: Settings,
+        progress: NoTrainingProgress,
+        stop: StopSignals,
     ) -> None:
         self.task, self.fabric, self.run, self.settings = task, fabric, run, settings
         self.progress, self.stop = progress, stop

@@ -135,7 +135,7 @@ def check_writable(folder: Path) -> None:
                 raise InputError(f"{folder}: is a file; give the name of a folder")
             made = [place for place in (folder, *folder.parents) if not place.exists()]
             folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=folder) as file:
+            with tempfile.TemporaryFile(dir=folder, suffix=_WRITING) as file:
                 file.write(bytes(4096))
     finally:
         for place in made:

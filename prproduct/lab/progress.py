@@ -1,15 +1,18 @@
 """Progress on stderr: bars where stderr is a terminal, and a line for each event that matters.
 
-`NoProgress` has a method for each event of a training (`start`, `step`, `epoch`) and of a sweep (`begin`, `look`,
-`settled`), and does nothing; the engine and the sweep call them. `TrainingProgress` shows a training,
-`sweep.progress.SweepProgress` a sweep.
+A command with one loop uses `progress_bar`. The engine calls the methods of `NoTrainingProgress` at the events of a
+training, and a sweep those of `NoSweepProgress`; both do nothing. `TrainingProgress` shows a training,
+`sweep.progress.SweepProgress` a sweep. No line or name is read as Rich's markup.
 """
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -29,14 +32,46 @@ if TYPE_CHECKING:
 _SHOWN = ("error", "train_loss", "train_reward", "cider")  # endings of the names in an epoch's record that are shown
 
 
+def note(line: str) -> None:
+    """Print a line of the program on stderr."""
+    print(f"prproduct: {line}", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def progress_bar(name: str = "", total: int | None = None, *, hidden: bool = False) -> Iterator[Callable[..., None]]:
+    """A bar on stderr until the block ends, if stderr is a terminal.
+
+    It yields Rich's `Progress.update` of this bar: `update(advance=1)`, `update(completed=5, description="another")`.
+    """
+    with _bars(Console(stderr=True), MofNCompleteColumn(), hidden=hidden, transient=True) as bars:
+        yield partial(bars.update, bars.add_task(name, total=total))
+
+
+def _bars(console: Console, *columns: ProgressColumn, hidden: bool = False, transient: bool = False) -> Progress:
+    """Bars with a name, these columns, and times; none if the console is no terminal."""
+    times = (
+        TextColumn("elapsed"),
+        TimeElapsedColumn(),
+        TextColumn("remaining"),
+        TimeRemainingColumn(elapsed_when_finished=False),
+    )
+    name = TextColumn("{task.description}", markup=False)
+    hidden = hidden or not console.is_terminal
+    return Progress(name, BarColumn(), *columns, *times, console=console, disable=hidden, transient=transient)
+
+
 class NoProgress:
-    """Shows nothing; the base class of what shows progress."""
+    """Shows nothing."""
 
     def say(self, line: str) -> None:
         """Show a line."""
 
     def stop(self) -> None:
         """End of the training or the sweep: remove the bars."""
+
+
+class NoTrainingProgress(NoProgress):
+    """Shows nothing of a training; the base class of what shows it."""
 
     def start(self, name: str, done: int, steps: int) -> None:
         """Start of a training of `steps` steps, of which `done` are done."""
@@ -46,6 +81,10 @@ class NoProgress:
 
     def epoch(self, record: Mapping[str, Any]) -> None:
         """End of an epoch with this record in metrics.jsonl."""
+
+
+class NoSweepProgress(NoProgress):
+    """Shows nothing of a sweep; the base class of what shows it."""
 
     def begin(self, jobs: Sequence[Job], finished: int) -> None:
         """Start of a sweep of `jobs`, of which `finished` are finished already."""
@@ -62,16 +101,7 @@ class Bars(NoProgress):
 
     def __init__(self, *columns: ProgressColumn, console: Console | None = None) -> None:
         self.console = console or Console(stderr=True)
-        times = (
-            TextColumn("elapsed"),
-            TimeElapsedColumn(),
-            TextColumn("remaining"),
-            TimeRemainingColumn(elapsed_when_finished=False),
-        )
-        name = TextColumn("{task.description}", markup=False)
-        self.bars = Progress(
-            name, BarColumn(), *columns, *times, console=self.console, disable=not self.console.is_terminal
-        )
+        self.bars = _bars(self.console, *columns)
 
     def say(self, line: str) -> None:
         self.console.print(line, highlight=False, markup=False, soft_wrap=True)
@@ -80,7 +110,7 @@ class Bars(NoProgress):
         self.bars.stop()
 
 
-class TrainingProgress(Bars):
+class TrainingProgress(Bars, NoTrainingProgress):
     """The progress of a training: steps, loss, samples per second, time left, and a line for each epoch."""
 
     def __init__(self, samples: str = "samples", console: Console | None = None) -> None:

@@ -15,7 +15,7 @@ from prproduct.lab.environment import environment
 from prproduct.lab.errors import InputError
 from prproduct.lab.files import replace_durably
 from prproduct.lab.hardware import Hardware, in_all, in_first, reproducible, threads_set
-from prproduct.lab.progress import NoProgress
+from prproduct.lab.progress import NoTrainingProgress
 from prproduct.lab.runs import Run
 from prproduct.lab.stopping import StopSignals
 
@@ -45,7 +45,7 @@ def train_task(
     files: Mapping[str, bytes] | None = None,
     hardware: Hardware | None = None,
     precision: str = "32",
-    progress: NoProgress | None = None,
+    progress: NoTrainingProgress | None = None,
     summary: Callable[[], str],
 ) -> Path:
     """Train the task that `make` returns, unless its run is finished, and return the run's folder.
@@ -77,7 +77,8 @@ def train_task(
             with reproducible(fabric), _one_line_for_a_dead_process(fabric, folder):
                 task = in_all(fabric, lambda: make(fabric))
                 if not in_first(fabric, open_run):
-                    run, shown = (opened[0], progress or NoProgress()) if opened else (None, NoProgress())
+                    run = opened[0] if opened else None
+                    shown = progress if opened and progress else NoTrainingProgress()
                     TrainingLoop(task, fabric, run, settings, shown, stop).train()
             if opened and progress:
                 progress.say(summary())

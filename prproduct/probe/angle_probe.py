@@ -72,6 +72,8 @@ class AngleProbe:
         for method in ("add_scalar", "add_histogram_raw"):
             if writer is not None and not callable(getattr(writer, method, None)):
                 raise TypeError(f"AngleProbe: writer has no {method}(); pass a torch.utils.tensorboard.SummaryWriter")
+        if jsonl is not None:
+            Path(jsonl).open("a").close()  # an error of writing now, and not after the first step
         self.every = every
         self._module = module
         self._model: Any = getattr(module, "_orig_mod", module)  # the module inside of torch.compile(module)

@@ -84,7 +84,7 @@ def _write_results(folder, product, phase, cider, beams, true):
     (folder / "results").mkdir()
     scores = {name: 0.01 * place + 0.2 for place, name in enumerate(NAMES)} | {"CIDEr": cider}
     scores |= {} if true is None else {"true": true}
-    how = {"split": "test", "epoch": "best", "search": asdict(Search(beams=beams)), "data": DATA}
+    how = {"split": "test", "epoch": "best", "search": asdict(Search(beams=beams).up_to()), "data": DATA}
     metrics = ["bleu", "meteor", "rouge-l", "cider", "spice"]
     content = {"how": how, "images": 1000, "metrics": metrics, "scores": scores, "failures": NO_SPICE}
     captions = [{"image_id": 7, "caption": f"{product} {phase} says dog"}, {"image_id": 9, "caption": ""}]

@@ -7,10 +7,14 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+import torch
 from painted_pictures import paint
 from PIL import Image
+from small_dataset import InMemory
 
-from prproduct.captioning.inference import GeneratedCaption
+from prproduct.captioning.data.vocabulary import Vocabulary
+from prproduct.captioning.inference import GeneratedCaption, Search, generate_captions
+from prproduct.captioning.model import Captioner
 from prproduct.captioning.use import attention, page
 from prproduct.captioning.use.pictures import CaptionedPicture
 from prproduct.lab.errors import InputError
@@ -61,6 +65,21 @@ def test_figures_and_cards_of_the_oddest_pictures_without_a_word(size):
 def test_regions_that_are_no_grid_are_not_drawn():
     with pytest.raises(InputError, match="attention over 5 regions, which are no square grid"):
         attention.overlays(np.ones((1, 5), np.float32))
+
+
+@pytest.mark.parametrize(("word", "words"), [("1\u00a01/2", ("1\u00a01/2",) * 3), (None, ())], ids=["word", "empty"])
+def test_a_word_with_a_no_break_space_is_one_word_with_one_attention(word, words):
+    """The tokenizer makes such a word of "1 1/2"."""
+    vocabulary = Vocabulary(("a", "1\u00a01/2", "UNK"))
+    model = Captioner(len(vocabulary), 6, hidden=4, embedding=4, attention=4).eval()
+    with torch.no_grad():
+        model.output.bias[vocabulary.encode([word])[0] if word else 0] = 100
+    features, search = InMemory({7: np.ones((4, 6), np.float32)}), Search(beams=1, longest=3)
+    (said,) = generate_captions(model, vocabulary, features, [7], search)
+    assert (said.words, said.attention.shape) == (words, (len(words), 4))
+    image = Image.new("RGB", (60, 60))
+    card = page.card("x", CaptionedPicture(None, image, (said,)), ["pr"])
+    assert tuple(text for text, _ in card.captions[0][1]) == words
 
 
 class Elements(HTMLParser):

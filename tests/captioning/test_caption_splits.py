@@ -89,6 +89,35 @@ def test_a_run_whose_configuration_does_not_describe_its_data_is_named(lab, capt
     assert "config.json: is not the configuration of a captioner's run (its data has no" in err[0]
 
 
+def test_captions_of_a_split_have_as_many_words_as_training_has_unless_longest_says_another(lab, caption, tmp_path):
+    shutil.copytree(lab / "pr", tmp_path / "run", ignore=shutil.ignore_patterns("results"))
+    shutil.copytree(lab / "captions", tmp_path / "captions")
+    described = tmp_path / "captions" / "captions.json"
+    described.write_text(described.read_text().replace('"longest": 16', '"longest": 1'))
+    target = tmp_path / "out.json"
+    common = ("--run", tmp_path / "run", "--captions", tmp_path / "captions", "--features", lab / "f.h5", "-o", target)
+    common = (*common, "--shortest", 1)  # else the empty caption would rank before one that is cut
+    for split, options, texts in (
+        ("test", (), {"all"}),
+        ("all", (), {"all"}),
+        ("test", ("--longest", 3), {f"all {colour}" for colour in COLOURS}),
+    ):
+        assert caption(*common, "--split", split, *options)[0] == 0
+        assert {row["caption"] for row in json.loads(target.read_text())} == texts
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--beams", 0), "0 beams; there must be at least 1"),
+        (("--length-power", -1), "a length power of -1.0; it must be at least 0"),
+        (("--shortest", 17), "captions of at least 17 words; it must be from 0 to 16"),
+    ],
+)
+def test_an_impossible_search_is_refused_before_anything_is_loaded(caption, tmp_path, options, message):
+    assert caption(tmp_path, "--run", tmp_path / "none", *options) == (2, [], [f"prproduct: {message}"])
+
+
 def test_captioned_and_scored_a_run_has_a_row_in_the_report(lab, caption, tmp_path, capsys):
     shutil.copytree(lab / "pr", tmp_path / "run", ignore=shutil.ignore_patterns("results"))
     common = ("--split", "test", "--captions", lab / "captions", "--features", lab / "f.h5")
@@ -132,3 +161,42 @@ def test_unusual_scores_are_not_kept_and_a_run_without_captions_says_what_to_do(
     status, err = score("--subset")
     assert (status, "left as it was" in err) == (0, True)
     assert json.loads((tmp_path / "run" / "results" / "scores_test.json").read_text())["scores"] == {}
+
+
+def test_scores_against_other_references_are_printed_and_not_kept(lab, caption, tmp_path, capsys):
+    """The report would print them as the run's."""
+    shutil.copytree(lab / "p", tmp_path / "run", ignore=shutil.ignore_patterns("results"))
+    common = ("--split", "test", "--captions", lab / "captions", "--features", lab / "f.h5")
+    assert caption("--run", tmp_path / "run", *common)[0] == 0
+    kept = tmp_path / "run" / "results" / "scores_test.json"
+
+    def score(references):
+        with pytest.raises(SystemExit) as end:
+            cli.main(["score", str(references), str(tmp_path / "run"), "--metrics", "bleu", "--json"])
+        said = capsys.readouterr()
+        assert end.value.code == 0, said.err
+        return json.loads(said.out)["scores"]["Bleu_1"], json.loads(kept.read_text())["scores"].get("Bleu_1"), said.err
+
+    right, stored, _ = score(lab / "captions")
+    assert stored == right
+    others = {"annotations": [{"image_id": number, "caption": "all cats"} for number in (21, 22, 23)]}
+    (tmp_path / "others.json").write_text(json.dumps(others))
+    described = [Described(number, f"{number}.png", "test", ("all cats",), ("all cats",)) for number in (21, 22, 23)]
+    described.append(Described(1, "1.png", "train", ("all cats",), ("all cats",)))
+    prepared.write(tmp_path / "others", described, build([["all", "cats"]], 1))
+    for references in (tmp_path / "others.json", tmp_path / "others"):
+        wrong, stored, err = score(references)
+        assert wrong < right == stored
+        assert "left as it was: it has scores against the run's own captions" in err
+
+
+def test_a_run_whose_scores_file_is_missing_is_named_before_anything_is_scored(lab, caption, tmp_path, monkeypatch):
+    """METEOR takes minutes, and its score would have nowhere to go."""
+    shutil.copytree(lab / "p", tmp_path / "run", ignore=shutil.ignore_patterns("results"))
+    common = ("--split", "test", "--captions", lab / "captions", "--features", lab / "f.h5")
+    assert caption("--run", tmp_path / "run", *common)[0] == 0
+    (tmp_path / "run" / "results" / "scores_test.json").unlink()
+    monkeypatch.setattr("prproduct.captioning.metrics.score.evaluate", lambda *arguments: pytest.fail("scored"))
+    with pytest.raises(SystemExit) as end:
+        cli.main(["score", str(lab / "captions"), str(tmp_path / "run")])
+    assert end.value.code == 2

@@ -268,7 +268,7 @@ def test_a_run_without_its_vocabulary_takes_that_of_the_captions(lab, caption, t
         (["x.png", "--run", "RUN", "--split", "test"], "give either pictures, or --split"),
         (["x.png", "--run", "RUN", "--features", "f.h5"], "--features and --ids go with --split"),
         (["x.png", "--run", "RUN", "-o", "x.png"], "x.png: is no page"),
-        (["x.png", "--run", "RUN", "--attention", "x.png"], "x.png: is a file; --attention takes a folder"),
+        (["x.png", "--run", "RUN", "--attention", "x.png"], "x.png: is a file; give the name of a folder"),
         (["x.png", "--run", "RUN", "--run", "RUN"], "given twice"),
         (["x.png", "--run", "RUN", "--epoch", "first"], "choose last or best"),
         (["x.png", "--epoch", "last"], "--captions and --epoch go with --run"),

@@ -83,7 +83,7 @@ def test_words_that_are_not_asked_for_change_neither_logits_nor_gradients(produc
     targets = targets_of(inputs[-1])
     asked = caption_mask(targets)
     assert 0 < (~asked).sum() < len(asked) * 3
-    packed = model(*inputs, wanted=asked)
+    packed = model(*inputs, mask=asked)
     assert packed.shape == (asked.sum(), 11)
     assert relative_error(packed, model(*inputs)[asked]) < 1e-12
     expected = gradients(model, *inputs)
@@ -99,7 +99,7 @@ def test_nothing_is_computed_for_words_that_are_not_asked_for():
     rows = []
     model.output.register_forward_hook(lambda layer, given, result: rows.append(len(given[0])))
     model.attention_lstm.hidden.register_forward_hook(lambda layer, given, result: rows.append(len(given[0])))
-    model(*inputs, wanted=asked)
+    model(*inputs, mask=asked)
     assert rows == [2, 1, 1, 4]  # three steps of the Attention LSTM, then the output layer
 
 

@@ -99,7 +99,7 @@ def test_one_corrupt_run_is_named_on_the_page_and_the_others_are_shown(tmp_path)
     report.write([tmp_path / "runs"], tmp_path / "report.md")
     text = (tmp_path / "report.md").read_text()
     assert "4 runs, 4 of them finished; 4 could not be read" in text
-    assert "examples_test.json: empty; it must have captions" in text
+    assert "examples_test.json: is not JSON" in text
     assert "older: its records or its configuration are not a run's (KeyError: 'candidates')" in text
     assert "scores_test.json: not the scores of captions" in text
     assert "cut/config.json: is not JSON" in text

@@ -83,14 +83,14 @@ def test_every_image_comes_once_an_epoch_with_captions_of_its_own():
     for epoch in range(2):
         seen = []
         for batch in batches.epoch(epoch):
-            seen += batch.rows.tolist()
-            for row, captions in zip(batch.rows.tolist(), batch.words.view(len(batch.rows), 3, -1), strict=True):
+            seen += batch.images.tolist()
+            for row, captions in zip(batch.images.tolist(), batch.words.view(len(batch.images), 3, -1), strict=True):
                 own = {tuple(caption) for caption in train[row].captions}
                 taken = [tuple(caption[1:][caption[1:] != 0].tolist()) for caption in captions]
                 assert set(taken) <= own
                 assert len(set(taken)) == min(3, len(own))
         assert sorted(seen) == list(range(len(train)))
-    orders = [torch.cat([batch.rows for batch in batches.epoch(epoch)]) for epoch in (0, 1)]
+    orders = [torch.cat([batch.images for batch in batches.epoch(epoch)]) for epoch in (0, 1)]
     assert not torch.equal(*orders)
 
 
@@ -110,9 +110,9 @@ def test_the_gradient_of_reinforce_is_advantage_times_that_of_the_log_probabilit
     sums["loss"].backward()
     candidates, guess = drawn[0]
     words = candidates.flatten(0, 1)
-    rewards = task._reward(words, batch.rows.repeat_interleave(3)).view(-1, 3)
+    rewards = task._reward(words, batch.images.repeat_interleave(3)).view(-1, 3)
     if baseline == "greedy":
-        less = task._reward(guess, batch.rows)[:, None]
+        less = task._reward(guess, batch.images)[:, None]
     else:
         less = (rewards.sum(1, keepdim=True) - rewards) / 2
     assert float(sums["reward"]) == pytest.approx(float(rewards.sum()))

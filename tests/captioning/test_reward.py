@@ -144,8 +144,8 @@ def test_references_that_cannot_be_kept_are_named(images, line):
 @pytest.mark.parametrize(
     ("batch", "rows", "line"),
     [
-        ([[1, 0]], [3], "rows from 3 to 3"),
-        ([[1, 0]], [-1], "rows from -1"),
+        ([[1, 0]], [3], "images from 3 to 3"),
+        ([[1, 0]], [-1], "images from -1"),
         ([[1, 70000]], [0], "token ids from 1 to 70000"),
         ([[1, 0]], [0, 1], "expected"),
         ([1, 0], [0, 1], "expected"),
@@ -160,7 +160,7 @@ def test_samples_out_of_range_are_refused_before_memory_is_touched(batch, rows, 
     ("batch", "rows", "line"),
     [
         ([[1.5, 0.0]], [0], "samples of torch.float32"),
-        ([[1, 0]], [0.5], "rows of"),
+        ([[1, 0]], [0.5], "images of"),
         ([[True]], [0], "samples of .*bool"),
     ],
 )

@@ -135,7 +135,7 @@ def sentence(entry):
     ("references", "results", "options", "line"),
     [
         (None, RESULTS, [], "references.json: cannot be read .No such file"),
-        (COCO, "", [], "results.json: empty"),
+        (COCO, "", [], "results.json: is not JSON"),
         (COCO, "[{]", [], "results.json: is not JSON.* line 1 column 3"),
         (COCO, "[" * 100_000, [], "results.json: .*JSON"),
         (COCO, COCO, [], "results.json: not COCO's results"),
@@ -147,7 +147,7 @@ def sentence(entry):
         (COCO, [{"image_id": 3}], [], "results.json: an entry without 'caption'"),
         (COCO, [{"image_id": 3, "caption": None}], [], "results.json: an entry without 'caption'"),
         (COCO, [*RESULTS, RESULTS[0]], [], "results.json: more than one caption of images: 3$"),
-        (COCO, [*RESULTS, changed(RESULTS[0], image_id="7")], [], "do not have: 7 .as strings; .* as numbers"),
+        (COCO, [*RESULTS, changed(RESULTS[0], image_id="7")], [], "images that the references do not have: '7'$"),
         (COCO, [*RESULTS, changed(RESULTS[0], image_id=8)], [], "images that the references do not have: 8$"),
         (COCO, [changed(RESULTS[0], image_id=3.0)], [], "without 'image_id', a whole number or a string: .* 3.0"),
         (COCO, '[{"image_id": ' + "1" * 5000 + "}]", [], "results.json: is not JSON.* digits"),

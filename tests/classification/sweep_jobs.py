@@ -7,11 +7,11 @@ from pathlib import Path
 
 from training_runs import SMALL, run
 
-from prproduct.lab.progress import NoProgress
+from prproduct.lab.progress import NoTrainingProgress
 from prproduct.lab.sweep import Job
 
 
-class AtStep(NoProgress):
+class AtStep(NoTrainingProgress):
     """Does something behind a step of a training, but only once: a file says that it was done."""
 
     def __init__(self, step, what, folder):

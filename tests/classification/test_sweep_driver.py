@@ -14,7 +14,7 @@ from prproduct import cli
 from prproduct.classification.data import load
 from prproduct.lab import runs
 from prproduct.lab.errors import InputError
-from prproduct.lab.progress import NoProgress
+from prproduct.lab.progress import NoSweepProgress
 from prproduct.lab.stopping import Stopped
 from prproduct.lab.sweep import Ending, Job, Plan, sweep
 from prproduct.lab.sweep.jobs import DIED, FAILED, FINISHED, REFUSED, STOPPED, attempt
@@ -48,7 +48,7 @@ class Pretended:
         self.closed = True
 
 
-class Said(NoProgress):
+class Said(NoSweepProgress):
     def __init__(self):
         self.lines = []
 

@@ -9,7 +9,7 @@ from training_runs import SMALL, assert_same_run, run
 
 from prproduct.lab import runs
 from prproduct.lab.errors import InputError
-from prproduct.lab.progress import NoProgress
+from prproduct.lab.progress import NoSweepProgress
 from prproduct.lab.sweep import Plan, plan, sweep
 from prproduct.lab.sweep.pool import Pool
 
@@ -20,7 +20,7 @@ def content(folder):
     return {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.rglob("*") if path.is_file()}
 
 
-class Said(NoProgress):
+class Said(NoSweepProgress):
     def __init__(self):
         self.lines = []
 

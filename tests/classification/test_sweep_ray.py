@@ -14,7 +14,7 @@ from training_runs import SMALL, assert_same_run, run
 
 from prproduct.lab import checkpoints, runs
 from prproduct.lab.errors import InputError
-from prproduct.lab.progress import NoProgress
+from prproduct.lab.progress import NoSweepProgress
 from prproduct.lab.stopping import Stopped
 from prproduct.lab.sweep import Plan, sweep
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 PR = replace(SMALL, product="pr")
 
 
-class Said(NoProgress):
+class Said(NoSweepProgress):
     def __init__(self):
         self.lines = []
 

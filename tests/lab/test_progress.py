@@ -4,11 +4,12 @@ import json
 import re
 from io import StringIO
 
+import pytest
 from rich.console import Console
 
 from prproduct.classification.training import ClassifierConfig, train
 from prproduct.lab.hardware import Hardware
-from prproduct.lab.progress import TrainingProgress
+from prproduct.lab.progress import TrainingProgress, note, progress_bar
 from prproduct.lab.sweep import Ending, Job
 from prproduct.lab.sweep import progress as sweeps
 
@@ -37,6 +38,18 @@ def test_a_terminal_has_a_bar_with_speed_and_time_left_and_a_line_for_each_epoch
 
 def test_a_file_has_the_lines_of_epochs_alone():
     assert shown(terminal=False) == "epoch 5: train loss 0.2500, test error 12.50 %, 1,234 images/s\n"
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_bar_of_a_command_is_on_stderr_if_that_is_a_terminal_and_reads_no_markup(terminal, monkeypatch, capsys):
+    monkeypatch.setenv("FORCE_COLOR" if terminal else "NO_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "150")
+    with progress_bar("[red]first[/red]", 8) as update:
+        update(advance=3)
+        note("runs/[bold]a[/bold]: left out")
+        update(description="[0] second", completed=7)
+    said, printed = capsys.readouterr().err, "prproduct: runs/[bold]a[/bold]: left out\n"
+    assert ("[0] second" in said and "7/8" in said and printed in said) if terminal else said == printed
 
 
 def test_paths_with_brackets_are_shown_as_they_are():

@@ -187,6 +187,8 @@ def test_checking_a_folder_leaves_nothing_there(tmp_path):
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(InputError, match=r"^/proc/a.*: cannot be written"):
         check_writable(Path("/proc/a/b"))
+    with pytest.raises(InputError, match=r"^/proc: cannot be written"):  # not the name of a temporary file
+        check_writable(Path("/proc"))
 
 
 def test_a_record_whose_note_on_the_angles_is_not_whole_is_passed_over(tmp_path):

@@ -14,6 +14,11 @@ from torch.utils.tensorboard import SummaryWriter
 import prproduct as pr
 
 
+def test_a_file_that_cannot_be_written_is_an_error_before_the_first_step(tmp_path):
+    with pytest.raises(IsADirectoryError):
+        pr.AngleProbe(nn.Linear(2, 2), jsonl=tmp_path)
+
+
 def test_jsonl_holds_the_records_and_is_appended_to(tmp_path):
     path = tmp_path / "angles.jsonl"
     net = nn.Linear(2, 2)

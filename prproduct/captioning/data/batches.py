@@ -80,12 +80,12 @@ class CaptionBatch(NamedTuple):
 
     regions: Regions
     words: Tensor  # (images · captions, steps), begin with 0 and are padded with 0; captions of an image consecutive
-    rows: Tensor  # (images,), indices into the training images
+    images: Tensor  # (images,), indices into the training images
     global_size: int  # divisor of the summed loss: the number of words or captions of the batch over all processes
 
     def to(self, device: torch.device) -> CaptionBatch:
         """The same on a device."""
-        return CaptionBatch(self.regions.to(device), self.words.to(device), self.rows.to(device), self.global_size)
+        return CaptionBatch(self.regions.to(device), self.words.to(device), self.images.to(device), self.global_size)
 
 
 class CaptionBatches:
@@ -132,9 +132,9 @@ class CaptionBatches:
             if not self.by_caption:
                 count += sum(len(caption) for captions in chosen for caption in captions)
             share = np.array_split(np.arange(len(batch)), self.world_size)[self.rank]
-            rows = torch.from_numpy(batch[share])
             regions = collate([self.features.of(self.images[index].id) for index in batch[share]])
-            yield CaptionBatch(regions, padded([c for k in share for c in chosen[k]]), rows, count)
+            words = padded([c for k in share for c in chosen[k]])
+            yield CaptionBatch(regions, words, torch.from_numpy(batch[share]), count)
 
     def _chosen(self, index: int, epoch: int) -> list[tuple[int, ...]]:
         """The captions of an image in an epoch."""

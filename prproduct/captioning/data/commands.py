@@ -10,7 +10,6 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -19,6 +18,7 @@ from prproduct.captioning.encoder import DEFAULT, load
 from prproduct.captioning.metrics.files import SHOWN, ImageId
 from prproduct.captioning.metrics.frequencies import load_frequencies
 from prproduct.lab.errors import InputError
+from prproduct.lab.progress import note, progress_bar
 from prproduct.lab.stopping import StopSignals
 
 STOPPED = 130  # the exit status of a command that Ctrl-C ended
@@ -40,8 +40,8 @@ def captions(
         str | None, typer.Option(help="given, in Karpathy's file; or own. Given, if there are any")
     ] = None,
     rule: Annotated[
-        str, typer.Option(help="peers: words of 6 occurrences; paper: of 5 in training captions that are cut already")
-    ] = "peers",
+        str, typer.Option(help="cocotalk: words of 6 occurrences; paper: of 5 in training captions, cut before")
+    ] = "cocotalk",
     minimum_count: Annotated[int | None, typer.Option(help="another number of occurrences")] = None,
     longest: Annotated[int, typer.Option(help="words that captions are cut to")] = prepared.LONGEST,
     skip_empty: Annotated[bool, typer.Option("--skip-empty", help="leave out captions without a word")] = False,
@@ -49,7 +49,7 @@ def captions(
     """Prepare captions: tokens, vocabulary and document frequencies, in a new folder."""
     prepared.check_new(output)
     if labels is not None:
-        others = (val, test, tokens, minimum_count, skip_empty, rule != "peers", longest != prepared.LONGEST)
+        others = (val, test, tokens, minimum_count, skip_empty, rule != "cocotalk", longest != prepared.LONGEST)
         if len(files) != 1 or any(others):
             raise InputError("--labels goes with cocotalk.json alone, which has its splits, tokens and vocabulary")
         described, words, longest = sources.describe_cocotalk(Path(files[0]), labels)
@@ -58,7 +58,7 @@ def captions(
         described = sources.read(files, lists, tokens)
         if skip_empty:
             described, empty = sources.without_empty(described)
-            _note(f"{empty} captions without a word left out")
+            note(f"{empty} captions without a word left out")
         prepared.check(Path(files[0]), described)
         words = _vocabulary(described, rule, minimum_count, longest)
     counted = load_frequencies(frequencies, words.words) if frequencies else None
@@ -104,22 +104,19 @@ def features(
     """Encode pictures as grids of features; after a stop the same command continues."""
     ids = _ids(captions) if captions is not None else None
     found = pictures.find(images, ids)
-    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("pictures"), TimeElapsedColumn(), TimeRemainingColumn())
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bar, StopSignals() as stop:
-        task = bar.add_task("", total=len(found))
+    with progress_bar("pictures", len(found)) as update, StopSignals() as stop:
         outcome = grids.write(
             output,
             found,
             load(encoder),
             dtype,
-            progress=lambda finished: bar.update(task, completed=finished),
+            progress=lambda finished: update(completed=finished),
             stop=lambda: stop.asked,
         )
     for picture, reason in outcome.unreadable:
-        _note(f"{picture}: cannot be read: {reason}")
+        note(f"{picture}: cannot be read: {reason}")
     if outcome.stopped:
-        _note(f"stopped with {outcome.written:,} images done; the same command goes on")
+        note(f"stopped with {outcome.written:,} images done; the same command goes on")
         raise typer.Exit(STOPPED)
     if ids is not None:
         _print_missing(set(ids.values()) - {picture.id for picture in found})
@@ -139,8 +136,4 @@ def _ids(folder: Path) -> dict[str, ImageId]:
 def _print_missing(missing: set[ImageId]) -> None:
     if missing:
         shown = ", ".join(map(str, sorted(missing, key=str)[:SHOWN]))
-        _note(f"no pictures of {len(missing):,} of the captions' images: {shown}{', …' * (len(missing) > SHOWN)}")
-
-
-def _note(line: str) -> None:
-    Console(stderr=True, soft_wrap=True).print(f"prproduct: {line}", markup=False, highlight=False)
+        note(f"no pictures of {len(missing):,} of the captions' images: {shown}{', …' * (len(missing) > SHOWN)}")

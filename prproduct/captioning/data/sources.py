@@ -25,12 +25,12 @@ from prproduct.captioning.data.features import normalized_id
 from prproduct.captioning.data.prepared import SPLIT_OF, CaptionSet, Described, check, encode
 from prproduct.captioning.data.vocabulary import UNKNOWN, Vocabulary
 from prproduct.captioning.metrics.files import (
+    LARGEST,
     ImageId,
     image_id_field,
     object_list,
     raise_for_images,
     raise_for_repeated,
-    read_caption_json,
     read_text,
     string_field,
     tokens_field,
@@ -39,6 +39,7 @@ from prproduct.captioning.metrics.java import coco_captions
 from prproduct.captioning.metrics.reward import PackedCaptions
 from prproduct.captioning.metrics.tokenizer import tokenize_all
 from prproduct.lab.errors import InputError
+from prproduct.lab.files import read_json_value
 
 BUNDLED = "coco2014"  # in place of a file name: the captions of COCO that pycocoevalcap bundles
 TOKENS = ("given", "own")
@@ -84,7 +85,7 @@ def read_cocotalk(words: str | Path, labels: str | Path, frequencies: str | Path
 
 def describe_cocotalk(words: Path, labels: Path) -> tuple[list[Described], Vocabulary, int]:
     """The images with their captions as words, the vocabulary, and the maximum caption length (columns of the rows)."""
-    content = read_caption_json(words)
+    content = read_json_value(words, LARGEST)
     if not isinstance(content, dict) or not {"ix_to_word", "images"} <= content.keys():
         raise InputError(f"{words}: not like cocotalk.json, with 'ix_to_word' and 'images'")
     vocabulary = _vocabulary(words, content["ix_to_word"])
@@ -110,7 +111,7 @@ def describe_cocotalk(words: Path, labels: Path) -> tuple[list[Described], Vocab
 
 
 def _file(path: Path, tokens: str | None) -> list[Described]:
-    content = read_caption_json(path)
+    content = read_json_value(path, LARGEST)
     if not isinstance(content, dict) or "images" not in content:
         raise InputError(f"{path}: neither Karpathy's format nor COCO's annotations, which both have 'images'")
     images = object_list(path, content["images"])

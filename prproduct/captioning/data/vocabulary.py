@@ -88,9 +88,9 @@ class Rule:
             raise InputError(f"a minimum count of {self.minimum_count}; a word occurs at least once")
 
 
-# "peers": the preprocessing of other projects, which gives their 9,487 words of COCO. "paper": as the paper states it.
+# "cocotalk": the preprocessing that made cocotalk.json, with its 9,487 words of COCO. "paper": as the paper states it.
 RULES = {
-    "peers": Rule(minimum_count=6, train_only=False, cut_first=False),
+    "cocotalk": Rule(minimum_count=6, train_only=False, cut_first=False),
     "paper": Rule(minimum_count=5, train_only=True, cut_first=True),
 }
 

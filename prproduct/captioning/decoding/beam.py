@@ -47,10 +47,9 @@ def beam(
     >>> beam(model, memory, beams=3, n_best=2).scores.shape
     torch.Size([2, 2])
     """
-    if beams < 1 or n_best < 1:
-        raise InputError(f"{n_best} captions of {beams} beams; both must be at least 1")
-    if not 0 <= length_power < float("inf"):
-        raise InputError(f"a length power of {length_power}; it must be at least 0")
+    check_beams(beams, length_power)
+    if n_best < 1:
+        raise InputError(f"the {n_best} best captions; it must be at least 1")
     search = _Search.begin(model, memory)
     found = _Found.none(search.live, n_best, limits.longest)
     active = torch.arange(memory.images, device=memory.present.device)
@@ -66,6 +65,14 @@ def beam(
         if not unfinished.all():
             active, search = active[unfinished], search.select(unfinished)
     return Captions(found.words, found.log_probabilities, found.attention, found.scores)
+
+
+def check_beams(beams: int, length_power: float) -> None:
+    """Raise InputError for settings that no search can have."""
+    if beams < 1:
+        raise InputError(f"{beams} beams; there must be at least 1")
+    if not 0 <= length_power < float("inf"):
+        raise InputError(f"a length power of {length_power}; it must be at least 0")
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,7 @@ from torch import Tensor
 from prproduct.captioning.model import Memory, State, Step
 from prproduct.lab.errors import InputError
 
-Choice = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]  # (logits, prefixes) -> (words, log-probabilities)
+ChooseWord = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]  # (logits, prefixes) -> (words, log-probabilities)
 
 
 class Decoder(Protocol):
@@ -58,10 +58,7 @@ class Limits:
     block_trigrams: bool = False
 
     def __post_init__(self) -> None:
-        if self.longest < 1:
-            raise InputError(f"captions of at most {self.longest} words; it must be at least 1")
-        if not 0 <= self.shortest <= self.longest:
-            raise InputError(f"captions of at least {self.shortest} words; it must be from 0 to {self.longest}")
+        check_lengths(self.longest, self.shortest)
         if self.forbidden_id is not None and self.forbidden_id < 1:
             raise InputError(f"a word with id {self.forbidden_id} that is never said; the ids of words begin with 1")
 
@@ -84,6 +81,14 @@ class Limits:
             no_word_left = allowed[:, 1:].isneginf().all(1)
             allowed[:, 0] = torch.where(no_word_left, allowed[:, 0], -torch.inf)
         return allowed
+
+
+def check_lengths(longest: int, shortest: int) -> None:
+    """Raise InputError unless captions may have from `shortest` to `longest` words."""
+    if longest < 1:
+        raise InputError(f"captions of at most {longest} words; it must be at least 1")
+    if not 0 <= shortest <= longest:
+        raise InputError(f"captions of at least {shortest} words; it must be from 0 to {longest}")
 
 
 NO_LIMITS = Limits()
@@ -143,7 +148,7 @@ def sample(
     return _roll_out(model, memory, samples, limits, draw)
 
 
-def _roll_out(model: Decoder, memory: Memory, captions: int, limits: Limits, choose: Choice) -> Captions:
+def _roll_out(model: Decoder, memory: Memory, captions: int, limits: Limits, choose: ChooseWord) -> Captions:
     """Generate `captions` captions per image with `choose`; an image is dropped once all of its captions ended."""
     (images, regions), device = memory.present.shape, memory.present.device
     words = torch.zeros(images * captions, limits.longest, dtype=torch.long, device=device)

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import json
 import math
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from prproduct.captioning.data.prepared import CaptionSet
 from prproduct.captioning.dataset import WORLD, extra_metrics, read_captions
 from prproduct.captioning.metrics import score as scoring
-from prproduct.captioning.metrics.files import Captions, pair, read_references, read_results
+from prproduct.captioning.metrics.files import PairedCaptions, pair, read_references, read_results
 from prproduct.captioning.metrics.frequencies import load_frequencies
-from prproduct.captioning.results import add_scores, captions_file, scores_file
+from prproduct.captioning.results import add_scores, captions_file, scores_file, scores_of
 from prproduct.lab.errors import InputError
 from prproduct.lab.files import check_writable_file, replace_durably
+from prproduct.lab.progress import note, progress_bar
 from prproduct.lab.runs import CONFIG
 
 
@@ -47,12 +45,21 @@ def score(
     if per_image:
         check_writable_file(per_image)
     run = _run_of(results, split)
-    captions = _read(references, captions_file(run, split) if run else results, split, subset)
+    stored = scores_of(run, split) if run else None  # read first: METEOR takes minutes
+    prepared = read_captions(str(references)) if str(references) == WORLD or references.is_dir() else None
+    captions = _read(references, prepared, captions_file(run, split) if run else results, split, subset)
     counted = load_frequencies(frequencies) if frequencies else None
     asked = [metric.strip().lower() for metric in (metrics or "").split(",") if metric.strip()]
     chosen = scoring.METRICS if metrics is None else asked
-    with _shown_progress() as progress:
-        evaluation = scoring.evaluate(captions.references, captions.candidates, chosen, tokenizer, counted, progress)
+    with progress_bar() as update:
+        evaluation = scoring.evaluate(
+            captions.references,
+            captions.candidates,
+            chosen,
+            tokenizer,
+            counted,
+            lambda step, done, total: update(description=step, completed=done, total=total),
+        )
     if as_json:
         print(json.dumps(_summary(captions, evaluation, tokenizer), indent=1))
     elif evaluation.scores:
@@ -62,15 +69,16 @@ def score(
         replace_durably(per_image, rows.encode())
     for metric, reason in evaluation.failures.items():
         name_failure(metric, reason)
-    if run:
-        file = scores_file(run, split)
-        if tokenizer == "python" and counted is None and not subset:
+    if run and stored:
+        file, data = scores_file(run, split), stored["how"].get("data")
+        own = prepared is not None and isinstance(data, dict) and data.get("captions") == prepared.fingerprint
+        if own and tokenizer == "python" and counted is None and not subset:
             by_image = dict(zip(captions.images, captions.candidates, strict=True))
             add_scores(run, split, by_image, evaluation, chosen, extra_metrics(str(references)))
-            print(f"{file}: has these scores, for prproduct report", file=sys.stderr)
+            note(f"{file}: has these scores, for prproduct report")
         else:
-            note = "left as it was: it has scores without --subset, --frequencies and --tokenizer java"
-            print(f"{file}: {note}", file=sys.stderr)
+            usual = "against the run's own captions, without --subset, --frequencies and --tokenizer java"
+            note(f"{file}: left as it was: it has scores {usual}")
     # Without --metrics a missing Java is not an error: many machines have none.
     if evaluation.failures and metrics is not None:
         raise typer.Exit(1)
@@ -78,8 +86,7 @@ def score(
 
 def name_failure(metric: str, reason: str, advice: str = "") -> None:
     """Print on stderr why a metric has no score."""
-    line = f"prproduct: no {metric}: {reason}{f'; {advice}' if advice else ''}"
-    Console(stderr=True, soft_wrap=True).print(line, markup=False, highlight=False)
+    note(f"no {metric}: {reason}{f'; {advice}' if advice else ''}")
 
 
 def _run_of(results: Path, split: str) -> Path | None:
@@ -95,10 +102,10 @@ def _run_of(results: Path, split: str) -> Path | None:
     return folder if results == captions_file(folder, split) and (folder / CONFIG).exists() else None
 
 
-def _read(references: Path, results: Path, split: str, subset: bool) -> Captions:
-    """References of a file, a folder of `prproduct data captions` or the toy world, matched with the results."""
-    if str(references) == WORLD or references.is_dir():
-        known = {image.id: list(image.references) for image in read_captions(str(references)).of(split)}
+def _read(references: Path, prepared: CaptionSet | None, results: Path, split: str, subset: bool) -> PairedCaptions:
+    """The prepared references, or else those of a file, matched with the results."""
+    if prepared is not None:
+        known = {image.id: list(image.references) for image in prepared.of(split)}
     elif (references.suffix.lower() == ".json") != (results.suffix.lower() == ".json"):
         raise InputError(f"{references} and {results}: give two .json files, or two of plain text")
     else:
@@ -106,17 +113,7 @@ def _read(references: Path, results: Path, split: str, subset: bool) -> Captions
     return pair(references, known, results, read_results(results), subset)
 
 
-@contextmanager
-def _shown_progress() -> Iterator[scoring.Progress]:
-    """A progress bar on stderr, if that is a terminal; yields the function that `evaluate` calls to advance it."""
-    columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()]
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("")
-        yield lambda step, done, total: bar.update(task, description=step, completed=done, total=total)
-
-
-def _table(captions: Captions, evaluation: scoring.Evaluation) -> Table:
+def _table(captions: PairedCaptions, evaluation: scoring.Evaluation) -> Table:
     count = len(captions.images)
     table = Table(caption=f"{count:,} image{'' if count == 1 else 's'}")
     table.add_column("metric")
@@ -126,7 +123,7 @@ def _table(captions: Captions, evaluation: scoring.Evaluation) -> Table:
     return table
 
 
-def _summary(captions: Captions, evaluation: scoring.Evaluation, tokenizer: str) -> dict[str, object]:
+def _summary(captions: PairedCaptions, evaluation: scoring.Evaluation, tokenizer: str) -> dict[str, object]:
     """The content of `--json`."""
     return {
         "images": len(captions.images),
@@ -136,7 +133,7 @@ def _summary(captions: Captions, evaluation: scoring.Evaluation, tokenizer: str)
     }
 
 
-def _rows(captions: Captions, evaluation: scoring.Evaluation) -> list[dict[str, object]]:
+def _rows(captions: PairedCaptions, evaluation: scoring.Evaluation) -> list[dict[str, object]]:
     """The content of `--per-image`."""
     return [
         {

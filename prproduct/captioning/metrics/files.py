@@ -21,7 +21,7 @@ SHOWN = 5  # image ids in an error message
 LARGEST = 4 << 30  # bytes of a JSON file of captions; COCO's annotations have 70 MB
 
 
-class Captions(NamedTuple):
+class PairedCaptions(NamedTuple):
     """Images in the order of the reference file, and the references and the candidate of each."""
 
     images: list[ImageId]
@@ -35,27 +35,27 @@ def pair(
     results_path: Path,
     results: dict[ImageId, str],
     subset: bool = False,
-) -> Captions:
+) -> PairedCaptions:
     """Match references and results by image; `subset` leaves out references of images without a result.
 
     The paths are only for error messages.
     """
     unknown = results.keys() - references.keys()
-    raise_for_images(results_path, "images that the references do not have", unknown, _type_hint(unknown, references))
+    raise_for_images(results_path, "images that the references do not have", unknown)
     if subset:
         references = {image: references[image] for image in references if image in results}
     missing, hint = references.keys() - results.keys(), " (--subset scores the others)"
     raise_for_images(results_path, "no caption of images that have references", missing, hint)
     without = [image for image in references if not references[image]]
     raise_for_images(references_path, "images without a reference", without)
-    return Captions(list(references), list(references.values()), [results[image] for image in references])
+    return PairedCaptions(list(references), list(references.values()), [results[image] for image in references])
 
 
 def read_references(path: Path, split: str = "test") -> dict[ImageId, list[str]]:
     """The references of each image; of a file in Karpathy's format, the images of `split`."""
     if path.suffix.lower() != ".json":
         return {n: [part for part in line.split("\t") if part.strip()] for n, line in enumerate(_lines(path), start=1)}
-    content = read_caption_json(path)
+    content = read_json_value(path, LARGEST)
     if isinstance(content, list):
         raise InputError(f"{path}: a list of results, where references are expected; the references come first")
     if not isinstance(content, dict) or not {"annotations", "images"} & content.keys():
@@ -76,7 +76,7 @@ def read_results(path: Path) -> dict[ImageId, str]:
     """The caption of each image."""
     if path.suffix.lower() != ".json":
         return dict(enumerate(_lines(path), start=1))
-    content = read_caption_json(path)
+    content = read_json_value(path, LARGEST)
     if not isinstance(content, list):
         raise InputError(f'{path}: not COCO\'s results, a list of {{"image_id": …, "caption": …}}')
     pairs = [
@@ -98,13 +98,6 @@ def read_text(path: Path) -> str:
     if not text.strip():
         raise InputError(f"{path}: empty; it must have captions")
     return text
-
-
-def read_caption_json(path: Path) -> Any:
-    """The value of a JSON file, up to the size of the largest caption files."""
-    if path.is_file() and path.stat().st_size == 0:
-        raise InputError(f"{path}: empty; it must have captions")
-    return read_json_value(path, LARGEST)
 
 
 def object_list(path: Path, value: Any) -> list[dict[str, Any]]:
@@ -176,7 +169,7 @@ def raise_for_images(path: Path, what: str, images: Collection[ImageId], advice:
     prproduct.lab.errors.InputError: a.json: no caption of images: 0, 1, 2, 3, 4 and 2 more
     """
     if images:
-        shown = ", ".join(map(str, sorted(images, key=str)[:SHOWN]))
+        shown = ", ".join(map(repr, sorted(images, key=str)[:SHOWN]))  # 7 and "7" are two images
         more = f" and {len(images) - SHOWN} more" if len(images) > SHOWN else ""
         raise InputError(f"{path}: {what}: {shown}{more}{advice}")
 
@@ -205,13 +198,3 @@ def _not_empty(path: Path, images: dict[ImageId, T]) -> dict[ImageId, T]:
     if not images:
         raise InputError(f"{path}: no captions in it")
     return images
-
-
-def _type_hint(unknown: Collection[ImageId], references: Collection[ImageId]) -> str:
-    """A hint for ids that are numbers in one file and strings in the other, which look the same in an error message."""
-    known = set(map(str, references))
-    if not unknown or not all(str(image) in known for image in unknown):
-        return ""
-    is_text = isinstance(next(iter(unknown)), str)
-    theirs, ours = ("strings", "numbers") if is_text else ("numbers", "strings")
-    return f" (as {theirs}; the references have them as {ours}: write both alike)"

@@ -126,23 +126,23 @@ class CiderReward:
         prepare = KeyReferences.of if kernels.library() else StringReferences.of
         return cls(prepare(captions.with_end(eos), frequencies), captions.images, eos)
 
-    def __call__(self, samples: Tensor, rows: Tensor) -> Tensor:
-        """CIDEr-D (batch,) in float64, on the samples' device, of samples (batch, length) for images `rows` (batch,).
+    def __call__(self, samples: Tensor, images: Tensor) -> Tensor:
+        """CIDEr-D (batch,) in float64, on the samples' device, of samples (batch, length) for `images` (batch,).
 
         A sample ends with its first `eos`, and the tokens after it are ignored; a sample without `eos` was truncated,
-        and no end token is added to it. `rows` are indices, from 0, into the images of the references.
+        and no end token is added to it. `images` are their indices, from 0, in the references.
         """
-        if samples.ndim != 2 or rows.shape != samples.shape[:1]:
+        if samples.ndim != 2 or images.shape != samples.shape[:1]:
             raise ValueError(
-                f"samples (batch, length) and rows (batch,) expected, not {(*samples.shape,)}, {(*rows.shape,)}"
+                f"samples (batch, length) and images (batch,) expected, not {(*samples.shape,)}, {(*images.shape,)}"
             )
-        for what, tensor in (("samples", samples), ("rows", rows)):
+        for what, tensor in (("samples", samples), ("images", images)):
             if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
                 raise TypeError(f"{what} of {tensor.dtype}; they must be of integers, such as torch.int64")
-        tokens, images = (t.detach().to("cpu", torch.int64).contiguous() for t in (samples, rows))
+        tokens, indices = (t.detach().to("cpu", torch.int64).contiguous() for t in (samples, images))
         _check_range("token ids", tokens, LARGEST_TOKEN)
-        _check_range("rows", images, self.images - 1)
-        return self.references.score(tokens, images, self.eos).to(samples.device)
+        _check_range("images", indices, self.images - 1)
+        return self.references.score(tokens, indices, self.eos).to(samples.device)
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,12 +175,12 @@ class KeyReferences:
             weights.numpy().copy(), norms.numpy(), _as_keys(table).copy(), table_rarities.numpy().copy(), rarest,
         )  # fmt: skip
 
-    def score(self, samples: Tensor, rows: Tensor, eos: int) -> Tensor:
-        """CIDEr-D (batch,) of each row of `samples`, up to and including its first `eos`, for image rows[b]."""
+    def score(self, samples: Tensor, images: Tensor, eos: int) -> Tensor:
+        """CIDEr-D (batch,) of each row of `samples`, up to and including its first `eos`, for the image images[b]."""
         references = (self.image_starts, self.lengths, self.entry_starts, self.keys, self.weights, self.norms)
         table, table_rarities, *weighted = map(_tensor, (self.table, self.table_rarities, *references))
         scores: Tensor = torch.ops.prproduct.score_samples(
-            samples, rows, eos, table, table_rarities, self.rarest, *weighted
+            samples, images, eos, table, table_rarities, self.rarest, *weighted
         )
         return scores
 
@@ -202,14 +202,14 @@ class StringReferences:
         of_images = [written[a:b] for a, b in pairwise(captions.image_starts.tolist())]
         return cls(of_images, frequencies or Frequencies.of(of_images))
 
-    def score(self, samples: Tensor, rows: Tensor, eos: int) -> Tensor:
-        """CIDEr-D (batch,) of each row of `samples`, up to and including its first `eos`, for image rows[b]."""
-        images = rows.tolist()
-        references = {row: [weigh(caption, self.frequencies) for caption in self.captions[row]] for row in set(images)}
+    def score(self, samples: Tensor, images: Tensor, eos: int) -> Tensor:
+        """CIDEr-D (batch,) of each row of `samples`, up to and including its first `eos`, for the image images[b]."""
+        indices = images.tolist()
+        references = {i: [weigh(caption, self.frequencies) for caption in self.captions[i]] for i in set(indices)}
         scores = []
-        for sample, row in zip(samples.tolist(), images, strict=True):
+        for sample, index in zip(samples.tolist(), indices, strict=True):
             caption = sample[: sample.index(eos) + 1] if eos in sample else sample
-            scores.append(cider_of_image(references[row], weigh(_as_words(caption), self.frequencies)))
+            scores.append(cider_of_image(references[index], weigh(_as_words(caption), self.frequencies)))
         return torch.tensor(scores, dtype=torch.float64)
 
 

@@ -25,8 +25,8 @@ def reward_calls(
     """
     references = to_ids(list(coco_captions("val").values())[:2000])
     reward = CiderReward.of(PackedCaptions.pack(references))
-    batch, rows = spliced_samples(references, images, samples, length)
-    return lambda: reward(batch, rows), pycocoevalcap_reward(references, batch, rows)
+    batch, indices = spliced_samples(references, images, samples, length)
+    return lambda: reward(batch, indices), pycocoevalcap_reward(references, batch, indices)
 
 
 def to_ids(images: Sequence[Sequence[str]]) -> list[list[TokenIds]]:
@@ -43,17 +43,17 @@ def spliced_samples(
 ) -> tuple[Tensor, Tensor]:
     """Half right captions (images · samples, length), each of parts of two references, and the image of each."""
     chance = random.Random(seed)
-    rows = np.repeat(chance.sample(range(len(references)), images), samples)
-    batch = np.zeros((len(rows), length), np.int64)
-    for row, sample in zip(rows.tolist(), batch, strict=True):
-        begin, end = chance.choice(references[row]), chance.choice(chance.choice(references))
+    indices = np.repeat(chance.sample(range(len(references)), images), samples)
+    batch = np.zeros((len(indices), length), np.int64)
+    for index, sample in zip(indices.tolist(), batch, strict=True):
+        begin, end = chance.choice(references[index]), chance.choice(chance.choice(references))
         words = [*begin[: len(begin) // 2], *end[len(end) // 2 :]][: length - 1]
         sample[: len(words)] = words
-    return torch.from_numpy(batch), torch.from_numpy(rows)
+    return torch.from_numpy(batch), torch.from_numpy(indices)
 
 
 def pycocoevalcap_reward(
-    references: Sequence[Sequence[TokenIds]], batch: Tensor, rows: Tensor
+    references: Sequence[Sequence[TokenIds]], batch: Tensor, indices: Tensor
 ) -> Callable[[], tuple[float, object]]:
     """A function that scores the batch with pycocoevalcap's CIDEr; the strings are prepared beforehand."""
     from pycocoevalcap.cider.cider import Cider
@@ -61,6 +61,6 @@ def pycocoevalcap_reward(
     def with_end(ids: Sequence[int]) -> str:
         return " ".join(map(str, [*ids, 0]))
 
-    gts = {b: [with_end(caption) for caption in references[row]] for b, row in enumerate(rows.tolist())}
+    gts = {b: [with_end(caption) for caption in references[index]] for b, index in enumerate(indices.tolist())}
     res = {b: [with_end(sample[: sample.index(0)])] for b, sample in enumerate(batch.tolist())}
     return lambda: Cider().compute_score(gts, res)

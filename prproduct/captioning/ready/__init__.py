@@ -95,7 +95,7 @@ def write(run: Path, data: str, licence: str, place: Path = PLACE, which: str = 
         },
         "scores": {"images": scored["images"], "search": scored["how"]["search"], **scored["scores"]},
     }
-    name = str(config.product).replace(":", "-")
+    name = runs.folder_name(str(config.product))
     replace_durably(place / f"{name}.safetensors", content)
     replace_durably(place / f"{name}.json", as_json(card))
     return place / f"{name}.json"

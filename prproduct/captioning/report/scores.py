@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from prproduct.captioning.dataset import SHARE_TRUE
 from prproduct.captioning.inference import Search
 from prproduct.captioning.results import scores_file, scores_of
 
@@ -25,7 +26,6 @@ COLUMNS = {  # first those of the paper's Table 2, in its order
     "CIDEr": Column("CIDEr", "cider"),
     "SPICE": Column("SPICE", "spice"),
 }
-SHARE_TRUE = "true"  # the column, and the score, of the toy world's extra metric: the share of true captions
 
 
 @dataclass(frozen=True)
@@ -67,13 +67,17 @@ def _search(content: dict[str, Any]) -> str:
     """
     how = content["how"]
     own = how["search"]
-    usual = {f.name: f.default for f in fields(Search) if f.name != "beams"}
+    usual = asdict(Search().up_to())
     words = [
         f"{content['images']:,} {how.get('split', '?')} images",
         beams_text(own.get("beams", "?")),
         f"{how.get('epoch', '?')} epoch",
     ]
-    other = [f"{name.replace('_', ' ')} {own[name]}" for name in usual if name in own and own[name] != usual[name]]
+    other = [
+        f"{name.replace('_', ' ')} {own[name]}"
+        for name in usual
+        if name != "beams" and own.get(name, usual[name]) != usual[name]
+    ]
     return ", ".join([*words, *other])
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from prproduct.captioning.dataset import SHARE_TRUE
 from prproduct.captioning.report.runs import Comparison, Group, ScoredStage
-from prproduct.captioning.report.scores import SHARE_TRUE
 from prproduct.captioning.report.training import PARTS, endings, series, share
 from prproduct.lab.report import observations
 from prproduct.lab.report.content import Block, Bullets, Paragraph, Section, Strong, Text, display, number, p_text

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from prproduct.captioning.data import features, prepared
 from prproduct.captioning.data.features import Features, normalized_id
@@ -27,8 +24,9 @@ from prproduct.captioning.use.pictures import CaptionedPicture, caption_pictures
 from prproduct.lab import runs
 from prproduct.lab.checkpoints import EPOCHS
 from prproduct.lab.errors import InputError
-from prproduct.lab.files import check_writable_file, replace_durably, replacing
+from prproduct.lab.files import check_writable, check_writable_file, replace_durably, replacing
 from prproduct.lab.options import takes_options_of
+from prproduct.lab.progress import note, progress_bar
 
 ALL = "all"  # in place of a split: every image of the features, whether it has captions or not
 PAGES = (".html", ".htm")
@@ -99,14 +97,15 @@ def _caption_pictures(
         raise InputError(f"{output}: is no page; give a name that ends in .html")
     if output:
         check_writable_file(output)
-    if figures and figures.exists() and not figures.is_dir():
-        raise InputError(f"{figures}: is a file; --attention takes a folder")
+    search = search.up_to()  # raises for impossible lengths
+    if figures:
+        check_writable(figures)
     others: list[str] = []
     found = list_all(paths, others)
     if others:
         shown_others = [shown(Path(name).name) for name in others[:OTHERS]]
         more = f" and {len(others) - OTHERS} more" if len(others) > OTHERS else ""
-        print(f"prproduct: no pictures, and left out: {', '.join(shown_others)}{more}", file=sys.stderr)
+        note(f"no pictures, and left out: {', '.join(shown_others)}{more}")
     known = prepared.read(captions) if captions else None
     captioners = open_runs(folders, epoch, known) if folders else open_ready()
     encoders = encoders_for(captioners, encoder)
@@ -115,7 +114,8 @@ def _caption_pictures(
     cards: list[page.Card] = []
     names: set[str] = set()
     reported = 0
-    with _progress(len(found), "pictures") as (bar, task):
+    # Not if stdout is a terminal, too: the bar would mix with captions.
+    with progress_bar("pictures", len(found), hidden=sys.stdout.isatty()) as update:
         for captioned in caption_pictures(found, captioners, encoders, search, unreadable):
             reported = _report_unreadable(unreadable, reported)
             _print(captioned, [captioner.label for captioner in captioners])
@@ -123,7 +123,7 @@ def _caption_pictures(
                 _draw(figures, captioned, titles, names)
             if output:
                 cards.append(page.card(shown(captioned.picture), captioned, titles))
-            bar.advance(task)
+            update(advance=1)
         _report_unreadable(unreadable, reported)
     if output and cards:
         html = page.page(cards, captioners, [(shown(picture), reason) for picture, reason in unreadable])
@@ -154,9 +154,9 @@ def _caption_split(
     for record in records:
         check_fits(record, dataset)
     check_ids(dataset, [split])
-    with _progress(len(images) * len(folders), "captions") as (bar, task):
+    with progress_bar("captions", len(images) * len(folders)) as update:
         for folder in folders:
-            write_captions(folder, dataset, split, search, which=epoch, progress=lambda count: bar.advance(task, count))
+            write_captions(folder, dataset, split, search, which=epoch, progress=lambda count: update(advance=count))
     own = [captions_file(folder, split) for folder in folders]
     for target, file in zip(targets, own, strict=True) if targets else ():
         replace_durably(target, file.read_bytes())
@@ -182,11 +182,13 @@ def _caption_features(
         raise InputError(f"--split {ALL} needs --features, whose images are captioned")
     opened = features.open(source)
     images = read_ids(ids, opened) if ids else list(opened.ids)
-    captioners = open_runs(folders, epoch, prepared.read(captions) if captions else None)
+    known = prepared.read(captions) if captions else None
+    search = search.up_to(known.longest) if known else search.up_to()
+    captioners = open_runs(folders, epoch, known)
     targets = targets_of(output, ALL, [captioner.label for captioner in captioners])
     for captioner in captioners:
         check_features(captioner.record, opened)
-    with _progress(len(images) * len(captioners), "captions") as (bar, task):
+    with progress_bar("captions", len(images) * len(captioners)) as update:
         for captioner, target in zip(captioners, targets, strict=True):
             generated = generate_captions(
                 captioner.model,
@@ -194,7 +196,7 @@ def _caption_features(
                 opened,
                 images,
                 search,
-                progress=lambda count: bar.advance(task, count),
+                progress=lambda count: update(advance=count),
             )
             save_captions(target, list(generated))
     for target in targets:
@@ -247,7 +249,7 @@ def _print(captioned: CaptionedPicture, labels: Sequence[str]) -> None:
 def _report_unreadable(unreadable: Sequence[tuple[Picture, str]], reported: int) -> int:
     """Print the unreadable pictures after the first `reported` on stderr, and return the number of all."""
     for picture, reason in unreadable[reported:]:
-        print(f"prproduct: {shown(picture)}: cannot be read: {reason}", file=sys.stderr, flush=True)
+        note(f"{shown(picture)}: cannot be read: {reason}")
     return len(unreadable)
 
 
@@ -262,13 +264,3 @@ def _draw(folder: Path, captioned: CaptionedPicture, titles: Sequence[str], name
     figure = attention.draw(captioned.image, list(zip(titles, captioned.captions, strict=True)))
     with replacing(folder / f"{name}.attention.png") as temporary:
         figure.save(temporary, "PNG")
-
-
-@contextmanager
-def _progress(total: int, what: str) -> Iterator[tuple[Progress, TaskID]]:
-    """A progress bar on stderr; none for pictures if stdout is a terminal too, where it would mix with captions."""
-    console = Console(stderr=True)
-    columns = (BarColumn(), MofNCompleteColumn(), TextColumn(what), TimeElapsedColumn())
-    hidden = not console.is_terminal or (what == "pictures" and sys.stdout.isatty())
-    with Progress(*columns, console=console, disable=hidden) as bar:
-        yield bar, bar.add_task("", total=total)

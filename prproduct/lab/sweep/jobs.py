@@ -15,7 +15,7 @@ from typing import Protocol
 
 from prproduct.lab import runs
 from prproduct.lab.errors import InputError
-from prproduct.lab.progress import NoProgress
+from prproduct.lab.progress import NoSweepProgress
 from prproduct.lab.stopping import Stopped, StopSignals
 
 POLL_SECONDS = 0.5
@@ -111,7 +111,7 @@ class Workers(Protocol):
 
 
 def sweep(
-    jobs: Sequence[Job], workers: Workers, *, retries: int = 2, progress: NoProgress | None = None
+    jobs: Sequence[Job], workers: Workers, *, retries: int = 2, progress: NoSweepProgress | None = None
 ) -> list[Result]:
     """Run all jobs that are not finished, close the workers, and return a result for each job.
 
@@ -121,14 +121,14 @@ def sweep(
     """
     with StopSignals() as stop:
         try:
-            return _Sweep(jobs, workers, retries, progress or NoProgress(), stop).run()
+            return _Sweep(jobs, workers, retries, progress or NoSweepProgress(), stop).run()
         finally:
             workers.close()
 
 
 class _Sweep:
     def __init__(
-        self, jobs: Sequence[Job], workers: Workers, retries: int, progress: NoProgress, stop: StopSignals
+        self, jobs: Sequence[Job], workers: Workers, retries: int, progress: NoSweepProgress, stop: StopSignals
     ) -> None:
         if len({job.folder for job in jobs}) < len(jobs):
             raise InputError("two runs of a sweep have the same folder")

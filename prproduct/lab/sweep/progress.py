@@ -15,13 +15,13 @@ from rich.progress import TaskID, TaskProgressColumn, TextColumn
 
 from prproduct.lab import runs
 from prproduct.lab.errors import InputError
-from prproduct.lab.progress import Bars
+from prproduct.lab.progress import Bars, NoSweepProgress
 from prproduct.lab.sweep.jobs import Ending, Job, Result
 
 _LOOK_SECONDS = 1.0
 
 
-class SweepProgress(Bars):
+class SweepProgress(Bars, NoSweepProgress):
     """A bar for each running run, one for all runs, and a line for each run that ended."""
 
     def __init__(self, console: Console | None = None) -> None:
