@@ -31,6 +31,16 @@ def classifier_loss(run: Path) -> float:
     return float(runs.read(run).of("end")[-1]["last"]["test_loss"])
 
 
+def classifier_validation(run: Path) -> float:
+    """Return the error on the held-out images after the last epoch, in %; they choose nothing."""
+    return 100 * runs.read(run).of("end")[-1]["last"]["validation_error"]
+
+
+def classifier_training(run: Path) -> float:
+    """Return the error on the augmented training images during the last epoch, in %."""
+    return 100 * runs.read(run).of("end")[-1]["last"]["train_error"]
+
+
 def captioner(run: Path) -> float:
     """Return the CIDEr of test captions after REINFORCE, in %."""
     return 100 * float(_json(run / "rl" / "results" / "scores_test.json")["scores"]["CIDEr"])
@@ -83,9 +93,14 @@ RATES = tuple(
 # Other measures of the same runs. What the plan compares is above.
 SECONDARY = (
     *(
-        replace(study, measure="test loss", score=classifier_loss, paper="–", digits=4)
+        replace(study, measure=measure, score=score, paper="–", digits=digits)
         for study in STUDIES
         if study.score is classifier
+        for measure, score, digits in (
+            ("test loss", classifier_loss, 4),
+            ("validation error, %", classifier_validation, 2),
+            ("training error, %", classifier_training, 2),
+        )
     ),
     Study("Flickr8k captions, cross-entropy", LOSS, "flickr8k", captioner_loss, digits=4),
     Study("Flickr8k captions, cross-entropy", "CIDEr, %", "flickr8k", captioner_before, "+0.1 (COCO)", 1),
@@ -122,10 +137,13 @@ def _signed(value: float, digits: int) -> str:
     return f"{value:+.{digits}f}".replace("-", "−")
 
 
-def _interval(found: PairedDifference, digits: int) -> str:
+def _interval(found: PairedDifference, single: list[float], digits: int) -> str:
+    """Return the mean difference with its interval, which says nothing for two pairs: then with both."""
     text = f"**{_signed(found.mean, digits)}**"
     if found.low is None or found.high is None:
         return text
+    if len(single) == 2:
+        return f"{text} ({' and '.join(_signed(value, digits) for value in sorted(single))})"
     return f"{text} ({_signed(found.low, digits)} to {_signed(found.high, digits)})"
 
 
@@ -136,7 +154,7 @@ class Compared:
     n: str
     own: str
     baseline: str
-    difference: str  # with its 95 % interval
+    difference: str  # with its 95 % interval, or both differences of two pairs
     p_value: str
 
     @classmethod
@@ -148,8 +166,9 @@ class Compared:
             return None
         seeds = own.keys() & baseline.keys()
         mean, of_other = (_mean([by_seed[seed] for seed in sorted(seeds)], study) for by_seed in (own, baseline))
-        p_value = "–" if found.p_value is None else f"{found.p_value:.2g}"
-        return cls(str(found.n), mean, of_other, _interval(found, study.digits), p_value)
+        single = [own[seed] - baseline[seed] for seed in seeds]
+        p_value = "–" if found.p_value is None or found.n == 2 else f"{found.p_value:.2g}"
+        return cls(str(found.n), mean, of_other, _interval(found, single, study.digits), p_value)
 
 
 def difference_table(studies: tuple[Study, ...] = STUDIES) -> str:
