@@ -1,4 +1,4 @@
-"""Print the tables of README.md from the records beside this file and draw its figure: `python tables.py`."""
+"""Print the tables of README.md and char-gpt.md from the records beside this file, and draw the figure."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ STUDIES = (
     Study("Flickr8k captions", "CIDEr, %", "flickr8k", captioner, "+1.1 (COCO)", 1, larger_is_better=True),
     Study("Python's manual, character GPT", LOSS, "char-gpt", char_gpt, digits=4),
 )
-GPT = STUDIES[-1:]
+GPT, WITHOUT_GPT = STUDIES[-1:], STUDIES[:-1]
 RATES = tuple(
     replace(GPT[0], name=f"learning rate {name}", folder=folder)
     for name, folder in (("0.0005", "char-gpt-rates/5e-4"), ("0.001", "char-gpt"), ("0.002", "char-gpt-rates/2e-3"))
@@ -321,12 +321,21 @@ def draw(found: list[Angles], path: Path) -> None:
     figure.savefig(path, metadata={"Date": None})
 
 
+def pages() -> dict[str, list[str]]:
+    """Return the tables of each page."""
+    differences, found = difference_table(), [each for study in STUDIES if (each := angles(study))]
+    return {
+        "README.md": [differences, difference_table(SECONDARY), others_table(WITHOUT_GPT), angle_table(found)],
+        "char-gpt.md": [difference_table(RATES), others_table(GPT), others_table(GPT, "pr")],
+        "../../README.md": [differences],
+    }
+
+
 def main() -> None:
     """Print the tables and draw the figure."""
-    found = [each for study in STUDIES if (each := angles(study))]
-    differences = difference_table(), difference_table(SECONDARY), difference_table(RATES)
-    print(*differences, others_table(), others_table(GPT, "pr"), angle_table(found), sep="\n\n")
-    draw(found, HERE / "angles.svg")
+    for page, tables in pages().items():
+        print(page, *tables, sep="\n\n", end="\n\n")
+    draw([each for study in STUDIES if (each := angles(study))], HERE / "angles.svg")
 
 
 if __name__ == "__main__":
