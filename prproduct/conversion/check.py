@@ -121,7 +121,7 @@ def check(module: nn.Module, *batch: Any, **keywords: Any) -> Check:
         with _never_called(module) as uncalled:
             ours = _Run.of(module, batch, keywords)
         if not ours.gradients:
-            raise ValueError("no parameter got a gradient, so there is nothing to compare; check before fully_shard")
+            raise ValueError("no parameter got a gradient: are all frozen, or behind fully_shard (check before it)?")
         for layer in revert_if_possible(module):  # of a user's subclass of this package's layers
             vars(layer)["product"] = P()
         native_classes = classes_of(module)

@@ -56,8 +56,10 @@ def _bars(console: Console, *columns: ProgressColumn, hidden: bool = False, tran
         TimeRemainingColumn(elapsed_when_finished=False),
     )
     name = TextColumn("{task.description}", markup=False)
+    shown = (name, BarColumn(), *columns, *times)
     hidden = hidden or not console.is_terminal
-    return Progress(name, BarColumn(), *columns, *times, console=console, disable=hidden, transient=transient)
+    # What is printed on stdout stays there, as in a file: Rich would move it to this console.
+    return Progress(*shown, console=console, disable=hidden, transient=transient, redirect_stdout=False)
 
 
 class NoProgress:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +15,7 @@ from prproduct.lab.engine import Settings, Task, TrainingLoop
 from prproduct.lab.environment import environment
 from prproduct.lab.errors import InputError
 from prproduct.lab.files import replace_durably
-from prproduct.lab.hardware import Hardware, in_all, in_first, reproducible, threads_set
+from prproduct.lab.hardware import Hardware, gathered, in_all, in_first, reproducible, threads_set
 from prproduct.lab.progress import NoTrainingProgress
 from prproduct.lab.runs import Run
 from prproduct.lab.stopping import StopSignals
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 _GONE = (
     "closed by peer",
+    "closed by remote peer",
     "connection reset",
     "broken pipe",
     "socket closed",
@@ -75,6 +77,7 @@ def train_task(
         fabric = hardware.start(precision)
         try:
             with reproducible(fabric), _one_line_for_a_dead_process(fabric, folder):
+                _check_same_in_all(fabric, identity)
                 task = in_all(fabric, lambda: make(fabric))
                 if not in_first(fabric, open_run):
                     run = opened[0] if opened else None
@@ -94,20 +97,30 @@ def _one_line_for_a_dead_process(fabric: Fabric, folder: str | Path) -> Iterator
     try:
         yield
     except (RuntimeError, torch.distributed.DistError) as error:
-        if fabric.world_size == 1 or not _connection_broke(error):
+        lost = _lost_connection(error)
+        if fabric.world_size == 1 or lost is None:
             raise
         if not fabric.is_global_zero:
             raise SystemExit(1) from None
         raise InputError(
-            f"another process of this training has died ({str(error).splitlines()[0]}); resume with --resume --run-dir "
-            f"{folder}"
+            f"another process of this training has died ({lost}); resume with --resume --run-dir {folder}"
         ) from None
 
 
-def _connection_broke(error: Exception) -> bool:
-    """Return True for an error of gloo, NCCL or torch's TCPStore that says that the other side is gone."""
-    message = str(error).lower()
-    return any(words in message for words in _GONE)
+def _lost_connection(error: Exception) -> str | None:
+    """Return the line in which gloo, NCCL or torch's TCPStore says that the other side is gone, or None."""
+    return next((line for line in str(error).splitlines() if any(words in line.lower() for words in _GONE)), None)
+
+
+def _check_same_in_all(fabric: Fabric, identity: Mapping[str, Any]) -> None:
+    """Raise InputError if processes were given different options: those of --resume come from a folder."""
+    if len(set(gathered(fabric, [json.dumps(identity, sort_keys=True)]))) > 1:
+        if not fabric.is_global_zero:
+            raise SystemExit(2)
+        raise InputError(
+            "the processes of this training have different options; where they do not all see the run's folder, give "
+            "all options with --resume, too"
+        )
 
 
 def _absolute(place: Path | str) -> str:

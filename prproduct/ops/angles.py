@@ -38,8 +38,10 @@ def _float32_precision(device_type: str, convolution: bool) -> str:
     """What torch may compute float32 in, by its settings: "tf32", "bf16", or another word for float32 itself."""
     if device_type == "cuda":
         settings: Any = torch.backends.cudnn.conv if convolution else torch.backends.cuda.matmul  # type: ignore[attr-defined]
-    else:
+    elif device_type == "cpu":
         settings = torch.backends.mkldnn.conv if convolution else torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
+    else:
+        return ""
     return settings.fp32_precision  # also after `allow_tf32`, which raises once this one was set
 
 

@@ -42,9 +42,12 @@ class SampledStep:
     def add_layer_hooks(self) -> None:
         """Register the hooks that measure, before a forward."""
         for name, layer in self.layers.items():
-            if draws_dropout(layer):
-                self._layer_hooks.append(layer.register_forward_pre_hook(self.save_random_state))
-            after = self._skipping_hook(name) if has_own_forward(layer) else self._measuring_hook(name)
+            if has_own_forward(layer):
+                after = self._skipping_hook(name)
+            else:
+                after = self._measuring_hook(name)
+                if draws_dropout(layer):
+                    self._layer_hooks.append(layer.register_forward_pre_hook(self.save_random_state))
             # Before all other hooks: they may change the output, and the probe's hook on the model removes this one.
             self._layer_hooks.append(layer.register_forward_hook(after, with_kwargs=True, prepend=True))
             for owner in layer.modules():

@@ -163,7 +163,7 @@ def test_a_run_that_is_refused_is_named_and_the_status_is_one_while_the_others_a
     (broken / "letter.txt").write_text("mine")
     status, out, err = typed(capsys, *words, "--product", "p", "--product", "pr")
     assert status == 1
-    assert "1 of 2 runs did not finish:\ndigits/mlp-2-8/pr/seed-0: " in err
+    assert "prproduct: 1 of 2 runs did not finish:\nprproduct: digits/mlp-2-8/pr/seed-0: " in err
     assert "holds letter.txt" in err
     assert len(pages[-1][0]) == 1
     assert "mlp-2-8" in out

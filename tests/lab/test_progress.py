@@ -40,6 +40,14 @@ def test_a_file_has_the_lines_of_epochs_alone():
     assert shown(terminal=False) == "epoch 5: train loss 0.2500, test error 12.50 %, 1,234 images/s\n"
 
 
+def test_what_is_printed_inside_of_a_bar_stays_on_stdout(monkeypatch, capsys):
+    """As the captions of `prproduct caption … > FILE` from a terminal."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    with progress_bar("pictures", 8):
+        print("photo.jpg\ta dog runs")
+    assert capsys.readouterr().out == "photo.jpg\ta dog runs\n"
+
+
 @pytest.mark.parametrize("terminal", [True, False])
 def test_a_bar_of_a_command_is_on_stderr_if_that_is_a_terminal_and_reads_no_markup(terminal, monkeypatch, capsys):
     monkeypatch.setenv("FORCE_COLOR" if terminal else "NO_COLOR", "1")

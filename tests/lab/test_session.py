@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from prproduct.lab import hardware
+from prproduct.lab import hardware, session
 from prproduct.lab.errors import InputError
 from prproduct.lab.session import _one_line_for_a_dead_process
 
@@ -17,13 +17,14 @@ FIRST = SimpleNamespace(world_size=2, is_global_zero=True)
         "[pair.cc:553] Connection closed by peer [127.0.0.1]:20180. This is typically caused by …",
         "[pair.cc:537] Read error [127.0.0.1]:23769: Connection reset by peer.",
         "NCCL error in: X.cpp:268, remote process exited or there was a network error\nncclRemoteError: …",
+        "NCCL error in: X.cpp:1187, internal error\nLast error:\nNET/IB : Connection closed by remote peer node1<42>",
         "Failed to recv, got 0 bytes. Connection was likely closed. Did the remote server shutdown or crash?",
     ],
 )
 def test_a_lost_connection_is_one_line_with_its_reason(message):
     with pytest.raises(InputError) as refused, _one_line_for_a_dead_process(FIRST, "runs/a"):
         raise RuntimeError(message)
-    reason = message.splitlines()[0]
+    reason = next(line for line in message.splitlines() if any(word in line for word in ("onnection", "exited")))
     assert str(refused.value) == (
         f"another process of this training has died ({reason}); resume with --resume --run-dir runs/a"
     )
@@ -42,6 +43,15 @@ def test_another_error_of_nccl_or_gloo_comes_through_as_itself(message):
     with pytest.raises(RuntimeError) as raised, _one_line_for_a_dead_process(FIRST, "runs/a"):
         raise error
     assert raised.value is error
+
+
+@pytest.mark.parametrize(("first", "raised"), [(True, InputError), (False, SystemExit)])
+def test_processes_with_different_options_end_in_one_line(monkeypatch, first, raised):
+    monkeypatch.setattr(session, "gathered", lambda fabric, own: [*own, '{"product": "pr"}'])
+    fabric = SimpleNamespace(is_global_zero=first)
+    session._check_same_in_all(fabric, {"product": "pr"})
+    with pytest.raises(raised, match=r"the processes of this training have different options|2"):
+        session._check_same_in_all(fabric, {"product": "p"})
 
 
 @pytest.mark.parametrize(

@@ -45,8 +45,9 @@ def score(
     if per_image:
         check_writable_file(per_image)
     run = _run_of(results, split)
-    stored = scores_of(run, split) if run else None  # read first: METEOR takes minutes
     prepared = read_captions(str(references)) if str(references) == WORLD or references.is_dir() else None
+    usual = prepared is not None and tokenizer == "python" and frequencies is None and not subset
+    stored = scores_of(run, split) if run and usual else None  # read first: METEOR takes minutes
     captions = _read(references, prepared, captions_file(run, split) if run else results, split, subset)
     counted = load_frequencies(frequencies) if frequencies else None
     asked = [metric.strip().lower() for metric in (metrics or "").split(",") if metric.strip()]
@@ -69,16 +70,16 @@ def score(
         replace_durably(per_image, rows.encode())
     for metric, reason in evaluation.failures.items():
         name_failure(metric, reason)
-    if run and stored:
-        file, data = scores_file(run, split), stored["how"].get("data")
-        own = prepared is not None and isinstance(data, dict) and data.get("captions") == prepared.fingerprint
-        if own and tokenizer == "python" and counted is None and not subset:
+    if run:
+        file = scores_file(run, split)
+        data = stored["how"].get("data") if stored else None
+        if prepared and isinstance(data, dict) and data.get("captions") == prepared.fingerprint:
             by_image = dict(zip(captions.images, captions.candidates, strict=True))
             add_scores(run, split, by_image, evaluation, chosen, extra_metrics(str(references)))
             note(f"{file}: has these scores, for prproduct report")
         else:
-            usual = "against the run's own captions, without --subset, --frequencies and --tokenizer java"
-            note(f"{file}: left as it was: it has scores {usual}")
+            which = "against the run's own captions, without --subset, --frequencies and --tokenizer java"
+            note(f"{file}: left as it was: it has scores {which}")
     # Without --metrics a missing Java is not an error: many machines have none.
     if evaluation.failures and metrics is not None:
         raise typer.Exit(1)

@@ -48,21 +48,21 @@ def download_bars() -> Iterator[Report]:
     ...     data = load("digits", report=report)
     """
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    bars = Progress(*columns, console=Console(stderr=True))
+    bars = Progress(*columns, console=Console(stderr=True), transient=True)
     tasks: dict[str, TaskID] = {}
 
     def report(name: str, done: int, total: int | None) -> None:
-        if not tasks:
-            bars.start()
+        bars.start()  # no effect if they run
         if name not in tasks:
             tasks[name] = bars.add_task(name)
         bars.update(tasks[name], completed=done, total=total)
+        if bars.finished:
+            bars.stop()  # the bars of the training follow
 
     try:
         yield report
     finally:
-        if tasks:
-            bars.stop()
+        bars.stop()
 
 
 def fetch(source: Source, root: Path, report: Report = silent) -> None:

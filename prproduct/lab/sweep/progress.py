@@ -15,7 +15,7 @@ from rich.progress import TaskID, TaskProgressColumn, TextColumn
 
 from prproduct.lab import runs
 from prproduct.lab.errors import InputError
-from prproduct.lab.progress import Bars, NoSweepProgress
+from prproduct.lab.progress import Bars, NoSweepProgress, note
 from prproduct.lab.sweep.jobs import Ending, Job, Result
 
 _LOOK_SECONDS = 1.0
@@ -85,8 +85,7 @@ def exit_if_unfinished(results: Sequence[Result]) -> None:
     others = [result for result in results if not result.finished]
     if not others:
         return
-    errors = Console(stderr=True)
-    errors.print(f"{len(others)} of {len(results)} runs did not finish:")
+    note(f"{len(others)} of {len(results)} runs did not finish:")
     for result in others:
-        errors.print(f"{result.job.name}: {result.ending.why}", highlight=False, markup=False, soft_wrap=True)
+        note(f"{result.job.name}: {result.ending.why}")
     raise typer.Exit(1)

@@ -327,7 +327,7 @@ def cocotalk(folder, words=("a", "cat", "sits", "dog", "runs", "UNK"), **changes
     return folder / "cocotalk.json", folder / "cocotalk_label.h5"
 
 
-def test_the_peers_files_are_read_with_the_ids_that_they_have(tmp_path):
+def test_the_cocotalk_files_are_read_with_the_ids_that_they_have(tmp_path):
     captions = sources.read_cocotalk(*cocotalk(tmp_path), tmp_path / "coco-train-idxs.p")
     assert [image.captions for image in captions.images] == [((1, 2, 3), (1, 2)), ((1, 4, 5, 5),), ((1, 6),)]
     assert [image.split for image in captions.images] == ["train", "train", "test"]
@@ -339,7 +339,7 @@ def test_the_peers_files_are_read_with_the_ids_that_they_have(tmp_path):
     assert captions.frequencies.images == 2
 
 
-def test_the_command_keeps_what_the_peers_files_say(tmp_path):
+def test_the_command_keeps_what_the_cocotalk_files_say(tmp_path):
     words, labels = cocotalk(tmp_path)
     options = ["--labels", labels, "--frequencies", tmp_path / "coco-train-idxs.p"]
     assert run("data", "captions", words, *options, "-o", tmp_path / "c") == 0
@@ -348,7 +348,7 @@ def test_the_command_keeps_what_the_peers_files_say(tmp_path):
 
 
 @pytest.mark.parametrize("option", ["--skip-empty", "--minimum-count=3", "--longest=5", "--rule=paper", "--tokens=own"])
-def test_options_that_the_peers_files_decide_are_refused_beside_them(tmp_path, capsys, option):
+def test_options_that_the_cocotalk_files_decide_are_refused_beside_them(tmp_path, capsys, option):
     words, labels = cocotalk(tmp_path)
     assert run("data", "captions", words, "--labels", labels, option, "-o", tmp_path / "c") == 2
     assert "--labels goes with cocotalk.json alone" in capsys.readouterr().err
