@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 import prproduct as pr
 from prproduct import functional, reference
 
+KINDS = ["p", "pr", "pr-w", "r"]  # torch's gradient, both changed, one changed, a forward of its own
 CASES = {
     "linear": (functional.linear, reference.linear, (5, 7), (4, 7), 4, {}),
     "linear of a vector": (functional.linear, reference.linear, (7,), (4, 7), 4, {}),
@@ -46,7 +47,7 @@ WRITES = {
 
 
 @pytest.mark.parametrize("write", WRITES)
-@pytest.mark.parametrize("product", PRODUCTS)
+@pytest.mark.parametrize("product", KINDS)
 def test_writing_into_the_output_trains_correctly(case, write, product):
     ours, literal, tensors, options = case
     got = gradients(lambda *t: WRITES[write](ours(*t, product=product, **options)), *tensors)
@@ -190,26 +191,11 @@ def test_double_backward_is_finite_at_parallel_and_zero_vectors():
         assert all(g.isfinite().all() for g in second)
 
 
-def test_gradient_penalty_trains():
-    """The use of double backward: the norm of the input's gradient as a loss (WGAN-GP)."""
-    critic = nn.Sequential(pr.nn.Linear(6, 16), nn.Tanh(), pr.nn.Linear(16, 1))
-    optimizer = torch.optim.SGD(critic.parameters(), lr=0.1)
-    x, penalties = torch.randn(8, 6, requires_grad=True), []
-    for _ in range(20):
-        (slope,) = torch.autograd.grad(critic(x).sum(), x, create_graph=True)
-        penalty = (slope.norm(dim=1) - 1).square().mean()
-        optimizer.zero_grad()
-        penalty.backward()
-        optimizer.step()
-        penalties.append(penalty.item())
-    assert penalties[-1] < 0.5 * penalties[0]
-
-
 def loss_of(ours, options, product="pr"):
     return lambda w, x, b: ours(x, w, b, product=product, **options).square().sum()
 
 
-@pytest.mark.parametrize("product", PRODUCTS)
+@pytest.mark.parametrize("product", KINDS)
 def test_func_grad_equals_backward(case, product):
     ours, _, (x, w, b), options = case
     loss = loss_of(ours, options, product)
@@ -218,7 +204,7 @@ def test_func_grad_equals_backward(case, product):
     assert_close(list(got), list(torch.autograd.grad(loss(*leaves), leaves)), 1e-13)
 
 
-@pytest.mark.parametrize("product", PRODUCTS)
+@pytest.mark.parametrize("product", KINDS)
 def test_per_sample_gradients_equal_a_loop(case, product):
     ours, _, (x, w, b), options = case
     gradient = torch.func.grad(loss_of(ours, options, product))
@@ -265,7 +251,7 @@ def test_vmap_of_the_forward_alone(case):
         torch.testing.assert_close(torch.func.vmap(lambda sample: ours(sample, w, b, **options))(x), got)
 
 
-@pytest.mark.parametrize("product", PRODUCTS)
+@pytest.mark.parametrize("product", KINDS)
 def test_jacrev_rows_are_the_gradients_of_single_outputs(case, product):
     ours, _, (x, w, b), options = case
     jacobian = torch.func.jacrev(lambda w: ours(x, w, b, product=product, **options).flatten())(w)
@@ -286,7 +272,7 @@ def test_hessian_vector_products_by_func_and_by_backward_agree(case):
     assert_close([got], [expected], 1e-12)
 
 
-@pytest.mark.parametrize("product", [product for product in PRODUCTS if product != "p"])
+@pytest.mark.parametrize("product", ["pr", "r"])
 def test_forward_mode_is_refused_in_one_line(case, product):
     ours, _, (x, w, b), options = case
     call = lambda w: ours(x, w, b, product=product, **options)  # noqa: E731
@@ -390,15 +376,6 @@ def test_r_works_in_inference_mode(case):
     with torch.inference_mode():
         got = ours(x, w, b, product="r", **options)
     torch.testing.assert_close(got.clone(), literal(x, w, b, product="r", **options))
-
-
-def test_the_meta_device_infers_shapes_with_gradients(case):
-    ours, _, tensors, options = case
-    x, w, b = (t.to("meta").requires_grad_() for t in tensors)
-    output = ours(x, w, b, **options)
-    output.sum().backward()
-    assert output.shape == ours(*tensors, **options).shape
-    assert w.grad.shape == w.shape
 
 
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from compare import NATIVE_FORWARD, PRODUCTS, assert_close, gradients
+from compare import PRODUCTS, assert_close, gradients
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -108,11 +108,10 @@ def test_any_convolution_equals_the_literal_equations(case):
         assert_close(got, expected, 1e-9)
 
 
-@pytest.mark.parametrize("product", NATIVE_FORWARD)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("with_bias", [True, False], ids=["bias", "no-bias"])
 @pytest.mark.parametrize(("op", "input_shape", "weight_shape", "options"), CONVOLUTIONS, ids=CONVOLUTION_IDS)
-def test_convolution_forward_is_torchs_bit_for_bit(op, input_shape, weight_shape, options, with_bias, dtype, product):
+def test_convolution_forward_is_torchs_bit_for_bit(op, input_shape, weight_shape, options, with_bias, dtype):
     x, w, b = tensors_for(op, input_shape, weight_shape, dtype=dtype, **options)
     b = b if with_bias else None
     expected = getattr(F, op)(x, w, b, **options)
@@ -121,22 +120,21 @@ def test_convolution_forward_is_torchs_bit_for_bit(op, input_shape, weight_shape
             continue
         x, w = x.to(memory_format=memory_format), w.to(memory_format=memory_format)
         expected = getattr(F, op)(x, w, b, **options)
-        got = getattr(functional, op)(x, w.requires_grad_(), b, product=product, **options)
+        got = getattr(functional, op)(x, w.requires_grad_(), b, **options)
         assert torch.equal(got, expected)
         assert got.stride() == expected.stride()
         w = w.detach()
 
 
-@pytest.mark.parametrize("product", NATIVE_FORWARD)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("bias_shape", [None, (33,), (1,), (8, 33)], ids=str)
 @pytest.mark.parametrize("transposed", [False, True])
-def test_linear_forward_is_torchs_bit_for_bit(bias_shape, dtype, product, transposed):
+def test_linear_forward_is_torchs_bit_for_bit(bias_shape, dtype, transposed):
     """Also for a transposed, non-contiguous input, and for every bias that torch broadcasts."""
     x, w = torch.randn(8, 65).to(dtype), torch.randn(33, 65).to(dtype).requires_grad_()
     x = x.T.contiguous().T if transposed else x
     b = None if bias_shape is None else torch.randn(bias_shape).to(dtype).requires_grad_()
-    got = functional.linear(x, w, b, product=product)
+    got = functional.linear(x, w, b)
     assert torch.equal(got, F.linear(x, w, b))
     got.sum().backward()
     assert b is None or torch.equal(b.grad, torch.autograd.grad(F.linear(x, w, b).sum(), b)[0])

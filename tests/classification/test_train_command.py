@@ -12,7 +12,7 @@ from prproduct import cli
 from prproduct.classification import training
 from prproduct.classification.data import load
 from prproduct.classification.training import ClassifierConfig
-from prproduct.lab import checkpoints, runs
+from prproduct.lab import runs
 
 QUICK = ["--arch", "mlp-2-8", "--epochs", "2", "--batch-size", "400", "--accelerator", "cpu"]
 
@@ -146,30 +146,6 @@ def test_ctrl_c_leaves_a_run_that_goes_on(capsys, tmp_path, monkeypatch):
     assert status == 0
     assert "resuming after step 3" in said
     assert runs.read(tmp_path / "a").finished
-
-
-def test_a_corrupt_checkpoint_is_one_line_and_nothing_is_lost(capsys, tmp_path, monkeypatch):
-    interrupted(capsys, monkeypatch, *QUICK, "--run", "a")
-    weights = tmp_path / "a" / "checkpoints" / "step-00000003" / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:-1])
-    before = content(tmp_path / "a")
-    status, said = typed(capsys, *QUICK, "--run", "a", "--resume")
-    assert status == 2
-    assert "step-00000003/model.safetensors: is not as it was written; move step-00000003 away" in said
-    assert said.count("\n") == 1
-    assert content(tmp_path / "a") == before
-    weights.parent.rename(tmp_path / "away")
-    status, said = typed(capsys, "--run", "a", "--restart")
-    assert status == 0
-    assert checkpoints.steps(tmp_path / "a" / "checkpoints")[-1] == 8
-
-
-def test_records_that_are_lost_are_noticed(capsys, tmp_path, monkeypatch):
-    interrupted(capsys, monkeypatch, *QUICK, "--log-every", "1", "--run", "a")
-    (tmp_path / "a" / "metrics.jsonl").write_text("")
-    status, said = typed(capsys, *QUICK, "--log-every", "1", "--run", "a", "--resume")
-    assert status == 2
-    assert "records are lost" in said
 
 
 def test_the_configuration_of_a_run_makes_the_same_run_again(tmp_path):

@@ -90,20 +90,6 @@ def test_check_compiles_nothing():
     assert graphs() == 0
 
 
-def test_recurrent_layers_step_out_of_the_graph_as_torchs_do():
-    torch.manual_seed(0)
-    model = pr.convert(nn.LSTM(4, 5, batch_first=True))
-    x = torch.randn(2, 3, 4)
-
-    def loss(model):
-        model.zero_grad()
-        model(x)[0].square().sum().backward()
-        return [p.grad.clone() for p in model.parameters()]
-
-    expected = loss(model)
-    torch.testing.assert_close(loss(torch.compile(model, backend="aot_eager")), expected)
-
-
 def test_inductor_reads_and_writes_pairs_as_the_convolutions_lay_them_out(cpu_code):
     """Where a view hides the layout from Inductor, it transposes every operand tile by tile, at five times the cost."""
     torch.manual_seed(0)

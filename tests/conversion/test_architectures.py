@@ -46,12 +46,11 @@ def test_outputs_are_identical_and_all_layers_are_converted(build):
     assert [type(m) for m in pr.revert(ours).modules()] == classes
 
 
-@pytest.mark.parametrize("product", ["pr", "tempered:0.5"])
-def test_gradients_equal_the_literal_formula_in_the_same_places(build, product):
+def test_gradients_equal_the_literal_formula_in_the_same_places(build):
     literal, batch = build(torch.float64)
     ours, _ = build(torch.float64)
-    pr.convert(ours, product)
-    places = install(literal, product)
+    pr.convert(ours)
+    places = install(literal, "pr")
     assert places == [name for name, m in ours.named_modules() if isinstance(m, pr.nn.ProductLayer)]
     for model in (ours, literal):
         model(**batch).loss.backward()
@@ -61,21 +60,6 @@ def test_gradients_equal_the_literal_formula_in_the_same_places(build, product):
             assert got.grad is None
         elif expected.grad.norm() > 1e-12 * largest:  # a bias before a BatchNorm has a gradient of nothing but rounding
             assert relative_error(got.grad, expected.grad) < 1e-10, name
-
-
-def test_an_optimizer_built_before_makes_steps_that_learn(build):
-    model, batch = build()
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
-    pr.convert(model)
-    losses = []
-    for _ in range(4):
-        loss = model(**batch).loss
-        optimizer.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        losses.append(loss.item())
-    assert losses[-1] < losses[0]
 
 
 def test_tied_embeddings_stay_tied():

@@ -5,8 +5,6 @@ import hashlib
 import json
 import os
 import pickle
-import resource
-from multiprocessing import get_context
 
 import pytest
 import torch
@@ -133,30 +131,9 @@ def test_a_malicious_pickle_is_never_loaded_even_with_the_right_checksum(tmp_pat
     state = json.loads((path / "state.json").read_text())
     state["sha256"]["model.safetensors"] = hashlib.sha256((path / "model.safetensors").read_bytes()).hexdigest()
     (path / "state.json").write_text(json.dumps(state))
-    with pytest.raises(InputError, match=r"model\.safetensors: is not as it was written"):
+    with pytest.raises(InputError, match=r"model\.safetensors: is not as it was written; move step-00000001 away"):
         checkpoints.load(tmp_path / "kept", 1)
     assert not (tmp_path / "exploded").exists()
-
-
-def save_within(folder, limit):
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-    try:
-        checkpoints.save(folder, 2, Checkpoint({"w": torch.ones(10_000)}, {}, {}))
-    except InputError as error:
-        os._exit(3 if "\n" not in str(error) and "cannot be written (File too large)" in str(error) else 4)
-    os._exit(5)
-
-
-def test_a_disk_that_is_full_is_one_line_and_keeps_the_last_checkpoint(tmp_path):
-    checkpoints.save(tmp_path / "kept", 1, checkpoint(7.0))
-    full = get_context("fork").Process(target=save_within, args=(tmp_path / "kept", 5_000))
-    full.start()
-    full.join()
-    assert full.exitcode == 3
-    assert checkpoints.steps(tmp_path / "kept") == [1]
-    assert checkpoints.load(tmp_path / "kept", 1).model["w"][0] == 7
-    checkpoints.save(tmp_path / "kept", 2, checkpoint())  # there is room again
-    assert os.listdir(tmp_path / "kept") == ["step-00000002"]
 
 
 @pytest.mark.parametrize(

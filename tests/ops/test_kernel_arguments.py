@@ -6,7 +6,6 @@ import torch
 from prproduct.ops import kernels
 
 assert kernels.library()
-PRODUCT = ("pr", 0.0, 1e-6)
 GEOMETRY = {"stride": [1, 1], "padding": [1, 1], "dilation": [1, 1], "transposed": False, "output_padding": [0, 0]}
 
 

@@ -1,14 +1,12 @@
 """Products of a user's own run the rule in plain torch, in every layer, and may change from step to step."""
 
-from dataclasses import dataclass
-
 import pytest
 import torch
 from compare import relative_error
 from op_cases import operands
 
 import prproduct as pr
-from prproduct.products import Gains, Pair, Product
+from prproduct.products import Gains, Product
 
 
 class Doubled(pr.products.PR):
@@ -61,42 +59,3 @@ def test_a_product_may_change_between_two_backwards(name):
     product.limit = 1.2
     second = torch.autograd.grad(y, (x, w), grad)
     assert relative_error(second[1], first[1]) > 1e-3
-
-
-@dataclass(frozen=True)
-class OwnValue(Product):
-    """A part of p where the angle is acute."""
-
-    factor: float = 0.5
-
-    def gains(self, pair: Pair) -> Gains:
-        return Gains(1.0, pair.inverse_sin)
-
-    def value(self, pair: Pair) -> torch.Tensor:
-        return torch.where(pair.cos > 0.0, self.factor, 1.0)
-
-
-def test_a_users_forward():
-    x, w = torch.randn(5, 3), torch.randn(4, 3)
-    p = x @ w.T
-    assert torch.allclose(pr.functional.linear(x, w, product=OwnValue(0.25)), torch.where(p > 0, p / 4, p))
-
-
-class Centred(Product):
-    """Gains that depend on all pairs."""
-
-    def gains(self, pair):
-        return Gains(length=1.0, direction=pair.inverse_sin / pair.inverse_sin.mean())
-
-
-class Branching(Product):
-    def gains(self, pair):
-        return Gains(length=1.0, direction=pair.inverse_sin if pair.cos.max() > 0 else 1.0)
-
-
-@pytest.mark.parametrize(("product", "same_as_pr"), [(Branching(), True), (Centred(), False)])
-def test_gains_may_be_any_code(product, same_as_pr):
-    op, x, w, bias, _ = operands("linear", torch.float64)
-    got, pr_gradient = (torch.autograd.grad(op(x, w, bias, product=p).sum(), w)[0] for p in (product, "pr"))
-    assert torch.isfinite(got).all()
-    assert (relative_error(got, pr_gradient) <= 1e-13) == same_as_pr
