@@ -52,13 +52,14 @@ def test_unreadable_pictures_are_named_and_the_rest_go_on(lab, caption, tmp_path
     (tmp_path / "text.jpg").write_text("not a picture")
     (tmp_path / "cut.png").write_bytes((tmp_path / "b.png").read_bytes()[:50])
     (tmp_path / "empty.gif").touch()
+    (tmp_path / "dangling.jpg").symlink_to(tmp_path / "gone.jpg")
     paint(tmp_path / "z.png", "blue")
     status, out, err = caption(tmp_path, "--run", lab / "pr", "-o", tmp_path / "page.html")
     assert status == 1
     assert out == [f"{tmp_path}/b.png\tall red", f"{tmp_path}/z.png\tall blue"]
-    for line, name in zip(err, ("cut.png", "empty.gif", "one pixel.png", "text.jpg"), strict=True):
+    for line, name in zip(err, ("cut.png", "dangling.jpg", "empty.gif", "one pixel.png", "text.jpg"), strict=True):
         assert line.startswith(f"prproduct: {tmp_path}/{name}: cannot be read: ")
-    assert "1×1 pixels" in err[2]
+    assert "1×1 pixels" in err[3]
     written = (tmp_path / "page.html").read_text()
     assert all(name in written for name in ("cut.png", "one pixel.png", "not a picture of a known format"))
 

@@ -117,7 +117,8 @@ def in_batches(
 def _files(place: Path, others: list[str]) -> Iterator[tuple[Path, str | None]]:
     if place.is_dir():
         for file in sorted(place.rglob("*")):
-            if file.name.startswith(".") or not file.is_file():
+            dangling = file.is_symlink() and not file.exists()  # named as unreadable, instead of skipped in silence
+            if file.name.startswith(".") or not (file.is_file() or dangling):
                 continue
             if file.suffix.lower() in SUFFIXES or _is_picture(file):
                 yield file, None
