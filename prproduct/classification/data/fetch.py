@@ -41,14 +41,15 @@ def silent(name: str, done: int, total: int | None) -> None:
 
 @contextmanager
 def download_bars() -> Iterator[Report]:
-    """Yield a `report` function for `load` that shows a bar on stderr for each file that is downloaded.
+    """Yield a `report` function for `load` that shows a bar for each file that is downloaded, if stderr is a terminal.
 
     >>> from prproduct.classification.data import load
     >>> with download_bars() as report:
     ...     data = load("digits", report=report)
     """
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    bars = Progress(*columns, console=Console(stderr=True), transient=True)
+    console = Console(stderr=True)
+    bars = Progress(*columns, console=console, disable=not console.is_terminal, transient=True)
     tasks: dict[str, TaskID] = {}
 
     def report(name: str, done: int, total: int | None) -> None:

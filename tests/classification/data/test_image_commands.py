@@ -95,6 +95,7 @@ def test_fetch_brings_the_data_into_the_folder_given_with_a_bar(capsys, tmp_path
         report(len(packed), len(packed))
 
     monkeypatch.setattr(fetch, "_append", append)
+    monkeypatch.setenv("FORCE_COLOR", "1")  # which Rich takes for a terminal
     status, out, err = run(capsys, "fetch", "cifar100", "--data-dir", place)
     assert status == 0
     assert str(place / "cifar-100-python.tar.gz") in out
