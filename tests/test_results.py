@@ -19,7 +19,15 @@ def test_the_pages_show_the_numbers_of_the_records(tables):
         text = (RESULTS / page).read_text()
         for table in shown:
             assert table.count("\n") >= 2, "no study has runs"
-            assert table in text, f"paste the output of `python docs/results/tables.py` into {page}"
+            assert table in text, f"{page} is older than the records; run docs/results/tables.py"
+
+
+def test_tables_are_replaced_from_top_to_bottom(tables):
+    header = "| n |\n| --- |\n"
+    page = f"{header}| 1 |\n\nbetween\n\n{header}| 2 |\n\nafter"
+    first, second = f"{header}| 3 |\n| 4 |", f"{header}| 5 |"
+    assert tables["with_tables"](page, [first]) == f"{first}\n\nbetween\n\n{header}| 2 |\n\nafter"
+    assert tables["with_tables"](page, [first, second]) == f"{first}\n\nbetween\n\n{second}\n\nafter"
 
 
 def test_no_record_names_a_folder_of_the_machine_it_ran_on():

@@ -1,4 +1,4 @@
-"""Print the tables of README.md and char-gpt.md from the records beside this file, and draw the figure."""
+"""Write the tables of README.md and char-gpt.md anew from the records beside this file, and draw the figure."""
 
 from __future__ import annotations
 
@@ -331,10 +331,22 @@ def pages() -> dict[str, list[str]]:
     }
 
 
+def with_tables(text: str, tables: list[str]) -> str:
+    """Return a page with these tables in place of those with the same headers, from top to bottom."""
+    end = 0
+    for table in tables:
+        header = "".join(table.splitlines(keepends=True)[:2])
+        start = text.index(header, end)
+        text = text[:start] + table + text[text.index("\n\n", start) :]
+        end = start + len(table)
+    return text
+
+
 def main() -> None:
-    """Print the tables and draw the figure."""
+    """Write the tables and draw the figure."""
     for page, tables in pages().items():
-        print(page, *tables, sep="\n\n", end="\n\n")
+        path = HERE / page
+        path.write_text(with_tables(path.read_text(), tables))
     draw([each for study in STUDIES if (each := angles(study))], HERE / "angles.svg")
 
 
