@@ -1,5 +1,6 @@
 """The report on captioners: what is averaged, what is said about it, and where it comes from."""
 
+import io
 import json
 import shutil
 import statistics
@@ -321,6 +322,20 @@ def test_examples_show_what_people_wrote_and_every_product_before_and_after(tmp_
     (picture,) = (tmp_path / "report-figures").glob("*.jpg")
     with Image.open(picture) as shown:
         assert shown.size == (360, 240)
+
+
+def test_images_of_two_data_sets_with_the_same_id_each_have_their_own_picture(tmp_path):
+    """Karpathy's files of Flickr8k and Flickr30k both count images from 0."""
+    for name, colour in (("a", "red"), ("b", "blue")):
+        run = made_run(tmp_path / "runs" / name, data={**DATA, "captions": name})
+        examples = [{"image_id": 7, "file": f"{name}.png", "references": ["A dog."]}]
+        examples_file(run, "test").write_text(json.dumps(examples))
+        Image.new("RGB", (9, 9), colour).save(tmp_path / f"{name}.png")
+    found = report.sections(found_in([tmp_path / "runs"]), tmp_path)
+    cards = [block for section in found for block in section.blocks if isinstance(block, Card)]
+    shown = {card.title: Image.open(io.BytesIO(card.picture)).getpixel((4, 4)) for card in cards}
+    assert shown["a.png (7)"][0] > 200 > 50 > shown["a.png (7)"][2]
+    assert shown["b.png (7)"][2] > 200 > 50 > shown["b.png (7)"][0]
 
 
 def test_tables_3_and_4_are_folded_below_what_differs(tmp_path):
