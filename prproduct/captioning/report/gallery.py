@@ -8,7 +8,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from prproduct.captioning.data.pictures import Reader, UnreadableError, find
+from prproduct.captioning.data.pictures import Picture, Reader, UnreadableError, find
 from prproduct.captioning.metrics.files import ImageId, read_results
 from prproduct.captioning.report.runs import Group, Run
 from prproduct.captioning.results import Example, captions_file, examples_file, read_examples
@@ -77,10 +77,15 @@ def _captions(runs: Iterable[Run]) -> dict[ImageId, str]:
     return {}
 
 
+def find_examples(place: Path, files: Sequence[str]) -> dict[ImageId, Picture]:
+    """The pictures in a folder or zip archive by file; InputError if it has none of them."""
+    return {picture.id: picture for picture in find([place], {Path(file).name: file for file in files})}
+
+
 def _thumbnails(place: Path, files: Sequence[str]) -> tuple[dict[str, bytes], list[tuple[str, str]]]:
     """Small JPEGs by file, and the files that could not be read, with the reason."""
     found, unread = {}, []
-    known = {picture.id: picture for picture in find([place], {Path(file).name: file for file in files})}
+    known = find_examples(place, files)
     with Reader() as reader:
         for file in files:
             if file not in known:
