@@ -21,7 +21,6 @@ from rich.table import Table
 from prproduct.captioning import report
 from prproduct.captioning.command import CaptionsOption, FeaturesOption
 from prproduct.captioning.configuration import DEFAULTS, PHASES, CaptionerConfig
-from prproduct.captioning.data.pictures import list_all
 from prproduct.captioning.dataset import (
     WORLD,
     CaptionDataset,
@@ -32,7 +31,8 @@ from prproduct.captioning.dataset import (
     open_dataset,
 )
 from prproduct.captioning.metrics.command import name_failure
-from prproduct.captioning.results import write_results
+from prproduct.captioning.report.gallery import find_examples
+from prproduct.captioning.results import choose_examples, write_results
 from prproduct.captioning.training import train
 from prproduct.lab import runs
 from prproduct.lab.checks import check_known, check_least
@@ -190,7 +190,7 @@ def captions(
         if not dataset.captions.of(split):
             raise InputError(f"{captions}: no images of the split {split}, whose captions are scored")
     if pictures is not None:
-        list_all([pictures])
+        find_examples(pictures, [one.file for one in choose_examples(dataset.captions.of("test"))])
     wanted = jobs(choice, output, captions, source, len(dataset.captions.of("train")))
     workers = plan.open(len(wanted), address)
     progress = NoSweepProgress() if quiet else SweepProgress()

@@ -26,7 +26,7 @@ from prproduct.captioning.metrics.files import (
     read_results,
     string_field,
 )
-from prproduct.captioning.metrics.score import METRICS, Evaluation, Progress, evaluate
+from prproduct.captioning.metrics.score import METRICS, Evaluation, evaluate
 from prproduct.lab import checkpoints, runs
 from prproduct.lab.errors import InputError
 from prproduct.lab.files import read_json, read_json_value, replace_durably
@@ -52,22 +52,29 @@ def examples_file(folder: str | Path, split: str) -> Path:
 def write_results(
     folder: str | Path,
     dataset: CaptionDataset,
-    split: str = "test",
-    search: Search | None = None,
     metrics: Sequence[str] = METRICS,
     *,
-    which: str = "best",
     extra_metrics: Mapping[str, CaptionMetric] | None = None,
     progress: Callable[[int], Any] = lambda images: None,
 ) -> dict[str, Any]:
-    """Caption a split with a run's captioner, score the captions, write both to the run's folder, return the scores.
+    """Caption the test images with a run's best epoch, score the captions, write both to its folder, return the scores.
 
     The score of an extra metric is its mean over the images. Captions that exist and were found by the same search are
     not computed again, nor are their scores, except of metrics that failed before.
     """
-    write_captions(folder, dataset, split, search, which=which, progress=progress)
-    references = {image.id: image.references for image in dataset.captions.of(split) if image.references}
-    return write_scores(folder, split, references, metrics, extra_metrics)
+    write_captions(folder, dataset, progress=progress)
+    scored, captions = scores_of(folder), read_results(captions_file(folder, "test"))
+    done = set(scored["metrics"]) - set(scored["failures"])
+    missing = [metric for metric in metrics if metric not in done]
+    if not missing and set(extra_metrics or {}) <= set(scored["scores"]):
+        return scored
+    references = {image.id: image.references for image in dataset.captions.of("test") if image.references}
+    without = references.keys() - captions.keys()
+    raise_for_images(captions_file(folder, "test"), "no caption of images that have references", without)
+    evaluation = Evaluation()
+    if missing and references:
+        evaluation = evaluate(list(references.values()), [captions[image] for image in references], missing)
+    return add_scores(folder, "test", captions, evaluation, missing, extra_metrics)
 
 
 def write_captions(
@@ -105,30 +112,6 @@ def write_captions(
     _write_json(scores_file(folder, split), {**unscored, "how": {}})
     save_captions(captions_file(folder, split), captions)
     _write_json(scores_file(folder, split), unscored)
-
-
-def write_scores(
-    folder: str | Path,
-    split: str,
-    references: Mapping[ImageId, Sequence[str]],
-    metrics: Sequence[str] = METRICS,
-    extra_metrics: Mapping[str, CaptionMetric] | None = None,
-    progress: Progress = lambda step, done, total: None,
-) -> dict[str, Any]:
-    """Compute the metrics that have no score yet for a run's captions; write and return all scores."""
-    scored, captions = scores_of(folder, split), read_results(captions_file(folder, split))
-    done = set(scored["metrics"]) - set(scored["failures"])
-    missing = [metric for metric in metrics if metric not in done]
-    if not missing and set(extra_metrics or {}) <= set(scored["scores"]):
-        return scored
-    without = references.keys() - captions.keys()
-    raise_for_images(captions_file(folder, split), "no caption of images that have references", without)
-    evaluation = Evaluation()
-    if missing and references:
-        candidates = [captions[image] for image in references]
-        lists = [list(of_image) for of_image in references.values()]
-        evaluation = evaluate(lists, candidates, missing, progress=progress)
-    return add_scores(folder, split, captions, evaluation, missing, extra_metrics)
 
 
 def add_scores(

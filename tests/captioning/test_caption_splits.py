@@ -1,6 +1,7 @@
 """Captions for whole splits: the server's format, what does not fit a run, and the way to scores and a report."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -53,6 +54,22 @@ def test_images_that_nobody_described_are_captioned_from_their_features_alone(la
         2,
         [f"prproduct: {tmp_path}/ids.txt: images without features in {tmp_path}/u.h5: 8"],
     )
+
+
+@pytest.mark.parametrize("split", ["test", "all"])
+def test_a_place_that_cannot_be_written_is_named_before_anything_is_captioned(
+    lab, caption, tmp_path, monkeypatch, split
+):
+    """The captions of a whole test set take an hour."""
+    shutil.copytree(lab / "pr", tmp_path / "run", ignore=shutil.ignore_patterns("results"))
+    for module in ("results", "use.command"):
+        monkeypatch.setattr(f"prproduct.captioning.{module}.generate_captions", lambda *a, **k: pytest.fail("searched"))
+    own = ("--features", lab / "f.h5", *(("--captions", lab / "captions") if split == "test" else ()))
+    (tmp_path / "file").touch()
+    for target in (tmp_path / "file" / "out.json", tmp_path / "file" / "folder"):
+        status, out, err = caption("--run", tmp_path / "run", "--split", split, *own, "-o", target)
+        assert (status, out, len(err)) == (2, [], 1)
+        assert re.search(r"/file: is a file; give the|/file/folder: cannot be written", err[0])
 
 
 def test_what_does_not_fit_the_run_is_refused_and_nothing_is_overwritten(lab, caption, tmp_path):

@@ -153,16 +153,6 @@ def test_the_best_epoch_is_that_of_the_largest_validation_cider(finished):
         assert record.of("end")[0]["selected"]["epoch"] == int(np.argmax(found))
 
 
-def test_angles_are_recorded_for_every_part_that_the_paper_plots(finished):
-    layers = {
-        "region_embedding", "global_embedding", "attention_lstm.word", "attention_lstm.image", "attention_lstm.hidden",
-        "language_lstm.attended", "language_lstm.attention", "language_lstm.hidden", "output",
-    }  # fmt: skip
-    for phase in ("xe", "rl"):
-        text = (finished / phase / "angles.jsonl").read_text()
-        assert all(f'"layer": "{layer}"' in text for layer in layers)
-
-
 def test_angles_of_both_phases_are_recorded_at_the_steps_of_training(finished):
     for phase in ("xe", "rl"):
         steps = {record.step for record in read_jsonl(finished / phase / "angles.jsonl")}

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from PIL import Image
 from small_dataset import dataset
 
 from prproduct.captioning import reproduce as command
@@ -57,9 +58,10 @@ def small_study(monkeypatch):
     return trained
 
 
-def reproduce(folder):
+def reproduce(folder, *options):
+    words = ["reproduce", "captions", "--captions", "small", "--workers", "1", "--quiet", "-o", str(folder), *options]
     with pytest.raises(SystemExit) as end:
-        main(["reproduce", "captions", "--captions", "small", "--workers", "1", "--quiet", "-o", str(folder)])
+        main(words)
     return end.value.code
 
 
@@ -132,6 +134,13 @@ def test_a_missing_split_is_refused_before_anything_is_trained(small_study, tmp_
     monkeypatch.setattr(command, "open_dataset", lambda *_: CaptionDataset(left, features))
     assert reproduce(tmp_path) == 2
     assert f"small: no images of the split {split}" in capsys.readouterr().err
+    assert small_study == []
+
+
+def test_pictures_of_other_images_are_refused_before_anything_is_trained(small_study, tmp_path, capsys):
+    Image.new("RGB", (9, 9)).save(tmp_path / "another.png")
+    assert reproduce(tmp_path / "runs", "--pictures", str(tmp_path)) == 2
+    assert "no pictures of the captions' images there" in capsys.readouterr().err
     assert small_study == []
 
 

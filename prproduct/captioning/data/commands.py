@@ -128,8 +128,9 @@ def features(
 def _ids(folder: Path) -> dict[str, ImageId]:
     ids: dict[str, ImageId] = {}
     for image in prepared.read(folder).images:
-        if ids.setdefault(image.file, image.id) != image.id:
-            raise InputError(f"{folder}: images {ids[image.file]} and {image.id} have one file name, {image.file!r}")
+        name = Path(image.file).name  # some annotations name the folder too: "train2017/000000000009.jpg"
+        if ids.setdefault(name, image.id) != image.id:
+            raise InputError(f"{folder}: images {ids[name]} and {image.id} have one file name, {name!r}")
     return ids
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from prproduct.captioning.data.pictures import Reader, UnreadableError, find
+from prproduct.captioning.data.pictures import Picture, Reader, UnreadableError, find
 from prproduct.captioning.metrics.files import ImageId, read_results
 from prproduct.captioning.report.runs import Group, Run
 from prproduct.captioning.results import Example, captions_file, examples_file, read_examples
@@ -21,7 +21,7 @@ LONGEST_SIDE = 360  # pixels of a picture
 def gallery(groups: Sequence[Group], pictures: Path | None = None) -> list[Section]:
     """Sections with example captions of each group; `pictures` is a folder or zip archive of the images, if given."""
     found = {id(group): _examples(group) for group in groups}
-    files = {one.file: one.image for some in found.values() for one in some}
+    files = list(dict.fromkeys(one.file for some in found.values() for one in some))
     thumbnails, unread = _thumbnails(pictures, files) if pictures and files else ({}, [])
     sections = []
     for group in groups:
@@ -48,7 +48,7 @@ def _examples(group: Group) -> list[Example]:
     return []
 
 
-def _cards(group: Group, chosen: Sequence[Example], thumbnails: dict[ImageId, bytes]) -> list[Card]:
+def _cards(group: Group, chosen: Sequence[Example], thumbnails: dict[str, bytes]) -> list[Card]:
     """A card for each example: its references, and the captions of each product and stage."""
     generated: list[tuple[str, dict[ImageId, str]]] = []
     for stage in group.stages:
@@ -64,7 +64,7 @@ def _cards(group: Group, chosen: Sequence[Example], thumbnails: dict[ImageId, by
             for label, captions in generated
             if example.image in captions
         ]
-        cards.append(Card(f"{example.file} ({example.image})", (*people, *ours), thumbnails.get(example.image)))
+        cards.append(Card(f"{example.file} ({example.image})", (*people, *ours), thumbnails.get(example.file)))
     return cards
 
 
@@ -77,18 +77,22 @@ def _captions(runs: Iterable[Run]) -> dict[ImageId, str]:
     return {}
 
 
-def _thumbnails(place: Path, files: dict[str, ImageId]) -> tuple[dict[ImageId, bytes], list[tuple[str, str]]]:
-    """Small JPEGs by image id, and the names of files that could not be read, with the reason."""
+def find_examples(place: Path, files: Sequence[str]) -> dict[ImageId, Picture]:
+    """The pictures in a folder or zip archive by file; InputError if it has none of them."""
+    return {picture.id: picture for picture in find([place], {Path(file).name: file for file in files})}
+
+
+def _thumbnails(place: Path, files: Sequence[str]) -> tuple[dict[str, bytes], list[tuple[str, str]]]:
+    """Small JPEGs by file, and the files that could not be read, with the reason."""
     found, unread = {}, []
-    names = {Path(file).name: (file, image) for file, image in files.items()}
-    known = {picture.id: picture for picture in find([place], {name: image for name, (_, image) in names.items()})}
+    known = find_examples(place, files)
     with Reader() as reader:
-        for file, image in names.values():
-            if image not in known:
+        for file in files:
+            if file not in known:
                 unread.append((file, f"not in {place}"))
                 continue
             try:
-                found[image] = _jpeg(reader.read(known[image]))
+                found[file] = _jpeg(reader.read(known[file]))
             except UnreadableError as error:
                 unread.append((file, str(error)))
     return found, unread

@@ -206,12 +206,15 @@ def _caption_features(
 def targets_of(output: Path, split: str, labels: Sequence[str]) -> list[Path]:
     """The file for the captions of each run: `output` if it is a .json, otherwise a file in that folder.
 
+    Raises InputError if it cannot be written: captions of a whole test set take long.
+
     >>> [str(path) for path in targets_of(Path("out"), "test", ["pr, REINFORCE", "p, REINFORCE"])]
     ['out/captions_test_pr-REINFORCE_results.json', 'out/captions_test_p-REINFORCE_results.json']
     """
     if output.suffix == ".json":
         if len(labels) > 1:
             raise InputError(f"{output}: one file for {len(labels)} runs; give a folder, which gets a file for each")
+        check_writable_file(output)
         return [output]
     if output.is_file() or (output.suffix and not output.is_dir()):
         raise InputError(f"{output}: neither a .json file nor a folder; captions of a split are written as JSON")
@@ -219,6 +222,7 @@ def targets_of(output: Path, split: str, labels: Sequence[str]) -> list[Path]:
     repeated = next((name for name in names if names.count(name) > 1), None)
     if repeated is not None:
         raise InputError(f"{output}: two runs would be written to the same file, {repeated}; give one run at a time")
+    check_writable(output)
     return [output / f"captions_{split}_{name}_results.json" for name in names]
 
 

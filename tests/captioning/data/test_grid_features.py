@@ -194,6 +194,18 @@ def test_captions_tell_the_ids_of_file_names(tmp_path, folder, small, capsys):
     assert "no pictures of 1 of the captions' images: id-77" in capsys.readouterr().err
 
 
+def test_file_names_of_captions_may_have_a_folder_and_are_not_mixed_up(tmp_path, folder, small, capsys):
+    images = [Described(f"id-{number}", f"train/{number}.png", "train", ("a",), ("a",)) for number in (2, 3)]
+    command = "data", "features", folder, "-o", tmp_path / "f.h5", "--captions"
+    prepared.write(tmp_path / "captions", images, Vocabulary(("a", "UNK")))
+    assert run(*command, tmp_path / "captions") == 0
+    assert sorted(features.open(tmp_path / "f.h5").ids) == ["id-2", "id-3"]
+    images.append(Described("other", "val/2.png", "val", ("a",), ("a",)))
+    prepared.write(tmp_path / "both", images, Vocabulary(("a", "UNK")))
+    assert run(*command, tmp_path / "both") == 2
+    assert "images id-2 and other have one file name, '2.png'" in capsys.readouterr().err
+
+
 def test_ctrl_c_stops_behind_a_batch_and_the_same_command_goes_on(tmp_path, folder, small, monkeypatch, capsys):
     monkeypatch.setattr(grids, "BATCH", 2)
     batches = iter(range(100))
