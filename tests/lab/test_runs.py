@@ -184,11 +184,19 @@ def test_a_disk_that_is_full_is_one_line_from_tensorboards_thread_too(tmp_path, 
 def test_checking_a_folder_leaves_nothing_there(tmp_path):
     check_writable(tmp_path / "a" / "b")
     check_writable(tmp_path)
-    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="file: is a file; give the name of a folder"):
+        check_writable(tmp_path / "file" / "b")
+    assert os.listdir(tmp_path) == ["file"]
     with pytest.raises(InputError, match=r"^/proc/a.*: cannot be written"):
         check_writable(Path("/proc/a/b"))
     with pytest.raises(InputError, match=r"^/proc: cannot be written"):  # not the name of a temporary file
         check_writable(Path("/proc"))
+
+
+def test_checking_a_folder_makes_none_which_another_run_of_a_sweep_would_remove(tmp_path, monkeypatch):
+    monkeypatch.setattr("os.mkdir", None)
+    check_writable(tmp_path / "mlp" / "pr" / "seed-0")
 
 
 def test_a_record_whose_note_on_the_angles_is_not_whole_is_passed_over(tmp_path):
