@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from prproduct.lab import runs
+from prproduct.lab import checkpoints, runs
+from prproduct.lab.checkpoints import Checkpoint
 from prproduct.lab.errors import InputError
 from prproduct.lab.files import check_writable
 from prproduct.lab.recording import Recorder
@@ -31,6 +32,19 @@ def test_a_restart_removes_results_and_records_where_it_ran(tmp_path):
     Run.open(tmp_path / "a", IDENTITY, {"threads": 8}, restart=True).close()
     assert not (tmp_path / "a" / "results").exists()
     assert runs.read_config(tmp_path / "a").config["environment"] == {"threads": 8}
+
+
+@pytest.mark.parametrize("mark", ["kept", "lost"])
+def test_a_restart_with_other_options_removes_no_checkpoints(tmp_path, mark):
+    run = opened(tmp_path / "a")
+    checkpoints.save(tmp_path / "a" / "checkpoints", 5, Checkpoint({}, {}, {}))
+    run.checkpointed()
+    run.close()
+    if mark == "lost":  # as by a copy without hidden files
+        (tmp_path / "a" / ".checkpointed").unlink()
+    with pytest.raises(InputError, match="belongs to another configuration"):
+        opened(tmp_path / "a", {**IDENTITY, "task": "other"}, restart=True)
+    assert checkpoints.steps(tmp_path / "a" / "checkpoints") == [5]
 
 
 def test_a_run_is_made_and_opened_again_wherever_it_was_made(tmp_path):
