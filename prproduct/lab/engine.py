@@ -260,9 +260,10 @@ class TrainingLoop:
         self.run.checkpointed()
 
     def _last_checkpoint(self) -> Checkpoint | None:
-        """Return the run's last checkpoint, or None; InputError if it or the records were changed. Writes nothing."""
+        """Return the run's last checkpoint, or None; InputError if it or the records were changed."""
         assert self.run
         folder = self.run.folder / CHECKPOINTS
+        checkpoints.restore(folder)
         steps = checkpoints.steps(folder)
         if not steps:
             self.run.refuse_lost_checkpoints()
