@@ -195,6 +195,15 @@ def test_a_disk_that_is_full_is_one_line_from_tensorboards_thread_too(tmp_path, 
     run.close()
 
 
+def test_a_recorder_that_cannot_write_leaves_the_handling_of_errors_in_threads(tmp_path):
+    run, before = opened(tmp_path / "a"), threading.excepthook
+    (tmp_path / "a" / "tensorboard").touch()
+    with pytest.raises(InputError, match=r"tensorboard: cannot be written"):
+        Recorder(run, 0, tensorboard=True)
+    assert threading.excepthook is before
+    run.close()
+
+
 def test_checking_a_folder_leaves_nothing_there(tmp_path):
     check_writable(tmp_path / "a" / "b")
     check_writable(tmp_path)
