@@ -142,7 +142,7 @@ class TrainingLoop:
         if checkpoint is not None:
             with self._naming_the_checkpoint():
                 self._continue_from(checkpoint)
-        in_first(fabric, lambda: self._cut_records(checkpoint))  # the first change of the folder, after all checks
+        in_first(fabric, lambda: self._cut_records(checkpoint))  # the first change of the records, after all checks
         self._say_header()
         if checkpoint is not None:
             self.progress.say(f"resuming after step {self.global_step}")
