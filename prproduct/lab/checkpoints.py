@@ -4,8 +4,8 @@
                               optimizer.safetensors   the tensors of the optimizer's state
                               state.json              everything else, and the sizes and sha256 of all three
 
-A checkpoint is written under a name that begins with a dot, fsynced, and renamed; one that is deleted is renamed first.
-So a folder with the name of a checkpoint is complete, and its checksums reveal later changes.
+A checkpoint is written under a name that begins with a dot, fsynced, and renamed; one that is deleted or replaced is
+renamed first. So a folder with the name of a checkpoint is complete, and its checksums reveal later changes.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from prproduct.lab.runs import CHECKPOINTS, Record, difference
 EPOCHS = ("last", "best")  # which checkpoint of a run is used; best by validation
 _MODEL, _OPTIMIZER, _STATE = "model.safetensors", "optimizer.safetensors", "state.json"
 _NAME = re.compile(r"step-(\d{8,15})")
+_REPLACED = ".replaced-"
 _LARGEST = 64 << 30  # bytes of a file of tensors
 
 
@@ -61,7 +62,7 @@ def save(folder: Path, step: int, checkpoint: Checkpoint, keep: Collection[int] 
         write_durably(temporary / _STATE, as_json(state))
         sync(temporary)
         if target.exists():  # of an epoch that was not over at this step, or from before a resume from an earlier one
-            target.rename(folder / f".removing-{target.name}")
+            target.rename(folder / f"{_REPLACED}{target.name}")
         temporary.rename(target)
         sync(folder)
         clear(folder)
@@ -114,6 +115,15 @@ def step_of(record: Record, which: str) -> int:
 def load_epoch(record: Record, which: str) -> Checkpoint:
     """Read the checkpoint that `step_of` names."""
     return load(record.folder / CHECKPOINTS, step_of(record, which), record.identity)
+
+
+def restore(folder: Path) -> None:
+    """Bring back a checkpoint that was being replaced by another of its step when a process was stopped."""
+    for path in folder.glob(f"{_REPLACED}step-*"):
+        target = path.with_name(path.name.removeprefix(_REPLACED))
+        if not target.exists():
+            with writing(target):
+                path.rename(target)
 
 
 def clear(folder: Path) -> None:

@@ -142,7 +142,7 @@ class TrainingLoop:
         if checkpoint is not None:
             with self._naming_the_checkpoint():
                 self._continue_from(checkpoint)
-        in_first(fabric, lambda: self._cut_records(checkpoint))  # the first change of the folder, after all checks
+        in_first(fabric, lambda: self._cut_records(checkpoint))  # the first change of the records, after all checks
         self._say_header()
         if checkpoint is not None:
             self.progress.say(f"resuming after step {self.global_step}")
@@ -260,9 +260,10 @@ class TrainingLoop:
         self.run.checkpointed()
 
     def _last_checkpoint(self) -> Checkpoint | None:
-        """Return the run's last checkpoint, or None; InputError if it or the records were changed. Writes nothing."""
+        """Return the run's last checkpoint, or None; InputError if it or the records were changed."""
         assert self.run
         folder = self.run.folder / CHECKPOINTS
+        checkpoints.restore(folder)
         steps = checkpoints.steps(folder)
         if not steps:
             self.run.refuse_lost_checkpoints()

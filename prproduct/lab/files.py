@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
@@ -127,20 +126,13 @@ def read_json(path: Path, most: int = 16 << 20) -> dict[str, Any]:
 
 
 def check_writable(folder: Path) -> None:
-    """Raise InputError if files cannot be written to a folder; folders made for this test are removed again."""
-    made: list[Path] = []
-    try:
-        with writing(folder):
-            if folder.exists() and not folder.is_dir():
-                raise InputError(f"{folder}: is a file; give the name of a folder")
-            made = [place for place in (folder, *folder.parents) if not place.exists()]
-            folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=folder, suffix=_WRITING) as file:
-                file.write(bytes(4096))
-    finally:
-        for place in made:
-            with contextlib.suppress(OSError):
-                place.rmdir()
+    """Raise InputError if files cannot be written to a folder, or to the nearest one above it that exists."""
+    with writing(folder):
+        nearest = next(place for place in (folder, *folder.parents) if os.path.lexists(place))
+        if not nearest.is_dir():
+            raise InputError(f"{nearest}: is a file; give the name of a folder")
+        with tempfile.TemporaryFile(dir=nearest, suffix=_WRITING) as file:
+            file.write(bytes(4096))
 
 
 def check_writable_file(path: Path) -> None:

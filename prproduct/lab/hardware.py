@@ -27,7 +27,7 @@ PRECISIONS = {"32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed"}
 
 @dataclass(frozen=True)
 class Hardware:
-    """Options for devices and processes. A run may be resumed on others; its numbers then agree to within rounding.
+    """Options for devices and processes. A run may be resumed on others; docs/runs.md says how its numbers then differ.
 
     >>> Hardware(devices=0)
     Traceback (most recent call last):

@@ -20,11 +20,11 @@ class Recorder:
     def __init__(self, run: Run | None, step: int, *, tensorboard: bool) -> None:
         self.run, self._board, self._hook = run, None, threading.excepthook
         if run and tensorboard:
-            threading.excepthook = self._in_a_thread
             from torch.utils.tensorboard import SummaryWriter
 
             with writing(run.folder / TENSORBOARD):  # later events of an earlier attempt are hidden
                 self._board = SummaryWriter(run.folder / TENSORBOARD, purge_step=step + 1)
+            threading.excepthook = self._in_a_thread
 
     def add(self, event: str, record: Mapping[str, Any]) -> None:
         """Append a line to metrics.jsonl, and its floats to TensorBoard."""

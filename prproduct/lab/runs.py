@@ -68,7 +68,8 @@ class Run:
             if folder.exists() and not folder.is_dir():
                 raise InputError(f"{folder}: is a file; a run is a folder")
             if path.exists():
-                if not restart or (folder / _CHECKPOINTED).exists():
+                # The mark is hidden: it is lost where a run is copied without hidden files.
+                if not restart or (folder / _CHECKPOINTED).exists() or any((folder / CHECKPOINTS).glob("step-*")):
                     refuse_another(folder, identity)
                 if not resume and not restart:
                     raise InputError(

@@ -67,7 +67,7 @@ def train_task(
         run = Run.open(folder, identity, where, resume=resume, restart=restart)
         opened.append(run)
         for name, content in (files or {}).items():
-            if not (run.folder / name).exists():
+            if restart or not (run.folder / name).exists():
                 replace_durably(run.folder / name, content)
         return runs.read(folder).finished
 

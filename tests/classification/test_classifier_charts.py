@@ -25,11 +25,14 @@ def test_products_stand_in_the_same_order_everywhere(tmp_path):
 
 
 def test_products_that_failed_do_not_set_the_scale_of_the_others(tmp_path):
-    (group,) = pairs(tmp_path, STUDY)
+    (group,) = pairs(tmp_path / "long", STUDY)
     chart = training(group)
     assert "no-direction may lie above it" in plain(chart.caption)
     assert all(panel.limits is not None for panel in chart.panels)
     assert chart.panels[0].limits[1] < 10  # of a training that ends at 2.4 %
+    (short,) = pairs(tmp_path / "short", STUDY, epochs=1)
+    assert all(panel.limits is None for panel in training(short).panels)
+    assert "may lie above it" not in plain(training(short).caption)
     (fine,) = pairs(tmp_path / "fine", {"p": [2.0], "pr": [2.5]})
     assert all(panel.limits is None for panel in training(fine).panels)
 

@@ -219,6 +219,20 @@ def test_a_large_difference_is_stated_by_its_size_and_guessing_is_called_not_lea
     assert "no difference shown" not in text
 
 
+def test_a_difference_that_some_failed_seeds_make_is_tested(tmp_path):
+    found = pairs(tmp_path, {"p": [2.0, 2.2, 2.1], "pr": [2.1, 90.0, 89.0]})
+    text = text_of([summary(found, comparisons(found))])
+    assert "58.27 points worse (n = 3). The difference is not significant (p = 0.18)." in text
+    assert "needs no test" not in text
+
+
+@pytest.mark.parametrize("pr", [[90.7, 90.9], [89.9, 90.4]])
+def test_products_that_all_guess_are_tested(tmp_path, pr):
+    found = pairs(tmp_path, {"p": [90.6, 90.7] if pr[0] > 90 else [89.5, 89.6], "pr": pr})
+    text = text_of([summary(found, comparisons(found))])
+    assert "The difference is not significant (p" in text
+
+
 def test_the_study_of_gradients_answers_its_question_in_the_first_sentence(tmp_path):
     found = pairs(tmp_path, STUDY)
     first = plain(summary(found, comparisons(found)).blocks[0].text).replace("\u00a0", " ")

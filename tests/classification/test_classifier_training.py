@@ -4,6 +4,7 @@ import itertools
 import math
 import signal
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -173,6 +174,24 @@ def test_a_run_that_is_asked_to_stop_ends_after_its_step_and_goes_on_from_there(
             run(SMALL, tmp_path / "stopped")
     assert checkpoints.steps(tmp_path / "stopped" / "checkpoints")[-1] == step + 1
     assert not runs.read(tmp_path / "stopped").finished
+    run(SMALL, tmp_path / "stopped", resume=True)
+    run(SMALL, tmp_path / "whole")
+    assert_same_run(tmp_path / "stopped", tmp_path / "whole")
+
+
+def test_a_run_killed_while_a_checkpoint_of_the_same_step_is_replaced_resumes(tmp_path, monkeypatch):
+    rename = Path.rename
+
+    def killed(path, target):
+        if path.name == ".writing-step-00000007" and next(written) == 1:  # that after the evaluation
+            raise KeyboardInterrupt
+        return rename(path, target)
+
+    written = itertools.count()
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", killed)
+        with pytest.raises(KeyboardInterrupt):
+            run(SMALL, tmp_path / "stopped", checkpoint_minutes=0.0)
     run(SMALL, tmp_path / "stopped", resume=True)
     run(SMALL, tmp_path / "whole")
     assert_same_run(tmp_path / "stopped", tmp_path / "whole")

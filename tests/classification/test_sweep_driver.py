@@ -4,6 +4,7 @@ import io
 import signal
 import socket
 from collections import deque
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -108,6 +109,31 @@ def test_a_worker_that_died_behind_the_last_record_finished_its_run(tmp_path):
     assert result.attempts == 1
 
 
+def spoil(tmp_path, name):
+    finish(tmp_path, name)
+    (tmp_path / name / "metrics.jsonl").write_text("no record\n")
+    return Ending(DIED, "SIGKILL")
+
+
+def test_a_worker_that_died_and_left_unreadable_records_does_not_end_the_other_runs(tmp_path):
+    workers = Pretended({"a": [lambda: spoil(tmp_path, "a")], "b": [Ending(FINISHED)]})
+    first, second = sweep(jobs(tmp_path, "a", "b"), workers)
+    assert (first.ending.how, first.attempts, second.finished) == (REFUSED, 1, True)
+    assert "line 1: is not a record of a run" in first.ending.why
+
+
+def test_a_run_whose_records_cannot_be_read_is_not_said_to_be_finished(tmp_path):
+    spoil(tmp_path, "a")
+    finish(tmp_path, "b")
+    stream = io.StringIO()
+    shown = SweepProgress(Console(file=stream, width=400))
+    sweep(jobs(tmp_path, "a", "b", "c"), Pretended({"c": [Ending(FINISHED)]}), progress=shown)
+    before, refused, finished = stream.getvalue().splitlines()
+    assert before == "1 of 3 runs were finished before"
+    assert refused.startswith("[2/3] a: refused: ")
+    assert finished == "[3/3] c: finished"
+
+
 def test_a_run_that_somebody_else_stopped_is_tried_again(tmp_path):
     workers = Pretended({"a": [Ending(STOPPED), Ending(FINISHED)]})
     (result,) = sweep(jobs(tmp_path, "a"), workers)
@@ -151,10 +177,12 @@ def test_a_second_ctrl_c_does_not_wait(tmp_path):
     assert workers.closed
 
 
-def test_two_runs_in_one_folder_are_refused(tmp_path):
+def test_two_runs_of_one_folder_or_name_are_refused(tmp_path):
     (one,) = jobs(tmp_path, "a")
     with pytest.raises(InputError, match="the same folder"):
-        sweep([one, one], Pretended({}))
+        sweep([one, replace(one, name="b")], Pretended({}))
+    with pytest.raises(InputError, match="the same name"):
+        sweep([one, replace(one, folder=tmp_path / "b")], Pretended({}))
 
 
 def test_no_jobs_are_no_work(tmp_path):

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from prproduct.lab import runs
+from prproduct.lab import checkpoints, runs
+from prproduct.lab.checkpoints import Checkpoint
 from prproduct.lab.errors import InputError
 from prproduct.lab.files import check_writable
 from prproduct.lab.recording import Recorder
@@ -31,6 +32,19 @@ def test_a_restart_removes_results_and_records_where_it_ran(tmp_path):
     Run.open(tmp_path / "a", IDENTITY, {"threads": 8}, restart=True).close()
     assert not (tmp_path / "a" / "results").exists()
     assert runs.read_config(tmp_path / "a").config["environment"] == {"threads": 8}
+
+
+@pytest.mark.parametrize("mark", ["kept", "lost"])
+def test_a_restart_with_other_options_removes_no_checkpoints(tmp_path, mark):
+    run = opened(tmp_path / "a")
+    checkpoints.save(tmp_path / "a" / "checkpoints", 5, Checkpoint({}, {}, {}))
+    run.checkpointed()
+    run.close()
+    if mark == "lost":  # as by a copy without hidden files
+        (tmp_path / "a" / ".checkpointed").unlink()
+    with pytest.raises(InputError, match="belongs to another configuration"):
+        opened(tmp_path / "a", {**IDENTITY, "task": "other"}, restart=True)
+    assert checkpoints.steps(tmp_path / "a" / "checkpoints") == [5]
 
 
 def test_a_run_is_made_and_opened_again_wherever_it_was_made(tmp_path):
@@ -181,14 +195,31 @@ def test_a_disk_that_is_full_is_one_line_from_tensorboards_thread_too(tmp_path, 
     run.close()
 
 
+def test_a_recorder_that_cannot_write_leaves_the_handling_of_errors_in_threads(tmp_path):
+    run, before = opened(tmp_path / "a"), threading.excepthook
+    (tmp_path / "a" / "tensorboard").touch()
+    with pytest.raises(InputError, match=r"tensorboard: cannot be written"):
+        Recorder(run, 0, tensorboard=True)
+    assert threading.excepthook is before
+    run.close()
+
+
 def test_checking_a_folder_leaves_nothing_there(tmp_path):
     check_writable(tmp_path / "a" / "b")
     check_writable(tmp_path)
-    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="file: is a file; give the name of a folder"):
+        check_writable(tmp_path / "file" / "b")
+    assert os.listdir(tmp_path) == ["file"]
     with pytest.raises(InputError, match=r"^/proc/a.*: cannot be written"):
         check_writable(Path("/proc/a/b"))
     with pytest.raises(InputError, match=r"^/proc: cannot be written"):  # not the name of a temporary file
         check_writable(Path("/proc"))
+
+
+def test_checking_a_folder_makes_none_which_another_run_of_a_sweep_would_remove(tmp_path, monkeypatch):
+    monkeypatch.setattr("os.mkdir", None)
+    check_writable(tmp_path / "mlp" / "pr" / "seed-0")
 
 
 def test_a_record_whose_note_on_the_angles_is_not_whole_is_passed_over(tmp_path):

@@ -1,12 +1,14 @@
-"""Errors of a training in several processes: which process raises one, and which mean that another is gone."""
+"""A training's folder, and errors of several processes: which raises one, and which mean that another is gone."""
 
 from types import SimpleNamespace
 
 import pytest
 
 from prproduct.lab import hardware, session
+from prproduct.lab.engine import Settings
 from prproduct.lab.errors import InputError
-from prproduct.lab.session import _one_line_for_a_dead_process
+from prproduct.lab.hardware import Hardware
+from prproduct.lab.session import _one_line_for_a_dead_process, train_task
 
 FIRST = SimpleNamespace(world_size=2, is_global_zero=True)
 
@@ -72,3 +74,21 @@ def test_an_error_is_raised_by_the_first_process_that_has_it_and_ends_the_others
         with pytest.raises(expected) as ended:
             hardware.in_all(SimpleNamespace(global_rank=rank), make)
         assert str(ended.value) == (own if expected is InputError else "2")
+
+
+def test_a_restart_with_other_options_replaces_the_files_of_the_run_before(tmp_path, monkeypatch):
+    """Else the captioner's run would keep a vocabulary that it was not trained with."""
+    monkeypatch.setattr(session, "TrainingLoop", lambda *given: SimpleNamespace(train=lambda: None))
+    for words, restart in ((b"[]", False), (b'["dog"]', True)):
+        train_task(
+            lambda fabric: None,
+            tmp_path / "a",
+            {"config": {"words": words.decode()}},
+            Settings(),
+            resume=False,
+            restart=restart,
+            files={"vocabulary.json": words},
+            hardware=Hardware(accelerator="cpu"),
+            summary=str,
+        )
+        assert (tmp_path / "a" / "vocabulary.json").read_bytes() == words

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -57,11 +58,16 @@ class Group:
         """The error of guessing in percent; None if the number of classes is not known."""
         return 100 * (1 - 1 / SOURCES[self.data].classes) if self.data in SOURCES else None
 
+    @property
+    def halfway(self) -> float:
+        """The error in percent between the best product's and that of guessing; inf if the latter is not known."""
+        errors = [sample.mean for name in self.counted if (sample := self.sample(name, "last"))]
+        return math.inf if self.chance is None else (min(errors) + self.chance) / 2
+
     def learned(self, product: str) -> bool:
         """Return True if the product's error is nearer to the best product's than to that of guessing."""
-        errors = [sample.mean for name in self.counted if (sample := self.sample(name, "last"))]
         own = self.sample(product, "last")
-        return self.chance is None or own is None or own.mean <= (min(errors) + self.chance) / 2
+        return own is None or own.mean <= self.halfway
 
     def at_chance(self, product: str) -> bool:
         """Return True if the product's error is at least 95 % of that of guessing."""

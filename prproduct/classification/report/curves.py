@@ -30,7 +30,8 @@ def training(group: Group) -> Chart:
         drawn = epoch_lines(group.counted, key, scale)
         panels.append(LinePanel(title, "epoch", drawn, _limits(group, drawn)))
     caption = f"{BAND} Training error and loss are those seen while training, on images as they were augmented."
-    if failed := [display(product) for product in group.counted if not group.learned(product)]:
+    failed = [display(product) for product in group.counted if not group.learned(product)]
+    if failed and any(panel.limits for panel in panels):
         caption += f" The scale is that of the products that learned; {_and(failed)} may lie above it."
     return Chart(caption, tuple(panels))
 

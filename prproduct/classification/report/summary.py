@@ -106,7 +106,9 @@ def _significance(comparison: Comparison) -> str:
         return "It is the same in every pair, so that there is no spread to test it by."
     text = p_text(comparison.adjusted)
     p_value = f"p{NBSP}" + (text.replace(" ", NBSP) if text.startswith("<") else f"={NBSP}{text}")
-    if not comparison.group.learned(comparison.product):
+    group = comparison.group
+    no_run_learned = min(group.errors(comparison.product, "last").values()) > group.halfway
+    if no_run_learned and not group.at_chance(BASELINE):
         return f"A difference of this size needs no test ({p_value})."
     return f"The difference is {'' if comparison.adjusted < SIGNIFICANCE else 'not '}significant ({p_value})."
 

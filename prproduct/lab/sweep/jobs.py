@@ -130,17 +130,21 @@ class _Sweep:
     def __init__(
         self, jobs: Sequence[Job], workers: Workers, retries: int, progress: NoSweepProgress, stop: StopSignals
     ) -> None:
-        if len({job.folder for job in jobs}) < len(jobs):
-            raise InputError("two runs of a sweep have the same folder")
+        for what in ("folder", "name"):
+            if len({getattr(job, what) for job in jobs}) < len(jobs):
+                raise InputError(f"two runs of a sweep have the same {what}")
         self.jobs, self.workers, self.retries, self.progress, self.stop = jobs, workers, retries, progress, stop
         self.attempts: Counter[str] = Counter()
         self.running: dict[str, Job] = {}
-        self.endings = {job.name: ending for job in jobs if (ending := _ended_before(job))}
+        self.endings = {job.name: ending for job in jobs if (ending := _ended_on_disk(job))}
         self.waiting = deque(job for job in jobs if job.name not in self.endings)
 
     def run(self) -> list[Result]:
         asked_to_stop = False
-        self.progress.begin(self.jobs, len(self.endings))
+        refused = [job for job in self.jobs if job.name in self.endings and self.endings[job.name].how == REFUSED]
+        self.progress.begin(self.jobs, len(self.endings) - len(refused))
+        for job in refused:
+            self.progress.settled(job, self.endings[job.name])
         try:
             while self.running or (self.waiting and not self.stop.asked):
                 if self.stop.asked and not asked_to_stop:
@@ -167,8 +171,8 @@ class _Sweep:
     def end(self, job: Job, ending: Ending) -> None:
         """Settle a job or queue it again; a worker that died after the last record has finished its run."""
         del self.running[job.name]
-        if ending.how in (DIED, STOPPED) and job.finished:
-            ending = Ending(FINISHED)
+        if ending.how in (DIED, STOPPED):
+            ending = _ended_on_disk(job) or ending
         if ending.how in (FINISHED, REFUSED):
             self.endings[job.name] = ending
             self.progress.settled(job, ending)
@@ -186,8 +190,8 @@ class _Sweep:
         self.waiting.appendleft(job)
 
 
-def _ended_before(job: Job) -> Ending | None:
-    """Return how a job ended before this sweep, or None; a run whose records cannot be read is refused."""
+def _ended_on_disk(job: Job) -> Ending | None:
+    """Return how a job ended by the records in its folder, or None; a run whose records cannot be read is refused."""
     try:
         return Ending(FINISHED) if job.finished else None
     except InputError as error:
