@@ -52,8 +52,8 @@ class Hardware:
         check_known("precision", precision, PRECISIONS)
         if precision == "16" and (self.accelerator == "cpu" or not torch.cuda.is_available()):
             raise InputError("precision 16 needs a CUDA device; on a CPU choose bf16 or 32")
-        devices, machines = self.devices, 1
-        if torch.distributed.is_torchelastic_launched():
+        devices, machines, launched = self.devices, 1, torch.distributed.is_torchelastic_launched()
+        if launched:
             devices = int(os.environ["LOCAL_WORLD_SIZE"])
             machines = int(os.environ["WORLD_SIZE"]) // devices
         logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
@@ -67,6 +67,8 @@ class Hardware:
         except (MisconfigurationException, RuntimeError, ValueError) as error:
             wanted = f"accelerator {self.accelerator} with {devices} devices on each of {machines} machines"
             raise InputError(f"{wanted} is not available here ({str(error).splitlines()[0]})") from None
+        if not launched and fabric.device.type == "cpu" and devices > cores():
+            raise InputError(f"devices is {devices}: a CPU takes one process for each of its {cores()} cores at most")
         fabric.launch()
         if self.threads is not None:  # Fabric divides the cores among the processes that it launches
             torch.set_num_threads(self.threads)

@@ -88,6 +88,7 @@ def test_every_field_of_the_configuration_is_an_option(capsys, monkeypatch):
         (["--precision", "8"], "precision '8' is not known; there are 32, bf16, 16"),
         (["--precision", "16"], "precision 16 needs a CUDA device"),
         (["--devices", "0"], "devices is 0"),
+        (["--devices", "99999", "--accelerator", "cpu"], "devices is 99999: a CPU takes one process"),
         (["--accelerator", "tpu"], "accelerator 'tpu' is not known"),
         (["--protocol", "test"], "protocol 'test' is not known"),
         (["--normalisation", "widespread"], "normalisation 'widespread' is for cifar10"),
