@@ -23,6 +23,8 @@ from torch import Tensor, nn
 import prproduct as pr
 from prproduct.lab.environment import commit
 
+HEAD = 32  # width of an attention head
+
 
 def read_text() -> tuple[Tensor, Tensor, int]:
     """Indices of the characters to train on and to validate on (the last tenth), and the size of the alphabet.
@@ -45,8 +47,8 @@ class Block(nn.Module):
         self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
-    def forward(self, x: Tensor) -> Tensor:  # (batch, length, width), heads of width 32
-        q, k, v = self.qkv(self.norm_attention(x)).unflatten(-1, (3, -1, 32)).permute(2, 0, 3, 1, 4)
+    def forward(self, x: Tensor) -> Tensor:  # (batch, length, width)
+        q, k, v = self.qkv(self.norm_attention(x)).unflatten(-1, (3, -1, HEAD)).permute(2, 0, 3, 1, 4)
         attended = F.scaled_dot_product_attention(q, k, v, is_causal=True)  # (batch, heads, length, 32)
         x = x + self.out(attended.transpose(1, 2).flatten(-2))
         return x + self.down(F.gelu(self.up(self.norm_mlp(x))))
@@ -144,8 +146,10 @@ def main() -> None:
     first, end = options.span or (0, options.steps + 1)  # the evaluation after the last step is under the product, too
     if not 0 <= first < min(end, options.steps):
         parser.error("--span: FIRST must be at least 0, and less than END and --steps")
-    if options.output and not options.output.parent.is_dir():
-        parser.error(f"--output: there is no folder {options.output.parent}")
+    if options.width % HEAD:
+        parser.error(f"--width must be a multiple of {HEAD}, the width of a head")
+    if options.output and (options.output.is_dir() or not options.output.parent.is_dir()):
+        parser.error(f"--output: {options.output} must be a file in a folder that exists")
     try:
         pr.products.resolve(options.product)
     except ValueError as error:
@@ -153,6 +157,8 @@ def main() -> None:
 
     torch.set_num_threads(options.threads)
     train_data, validation_data, alphabet = read_text()
+    if options.context >= len(validation_data):
+        parser.error(f"--context must be less than {len(validation_data)}, the characters of the validation text")
     torch.manual_seed(options.seed)
     model = CharGPT(alphabet, options.context, options.layers, options.width)
     if unknown := set(options.leave) - dict(model.named_modules()).keys():

@@ -43,6 +43,16 @@ def test_captions_of_the_data_set_are_not_kept():
     ]
 
 
+def test_runs_without_recorded_angles_are_kept(tmp_path):
+    keep = runpy.run_path(str(RESULTS / "keep_runs.py"))
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.json").write_text('{"config": {"seed": 0}}')
+    for name in ("metrics.jsonl", "angles.jsonl"):
+        (tmp_path / "run" / name).touch()
+    keep["keep"](tmp_path / "run", tmp_path / "kept")
+    assert {path.name for path in (tmp_path / "kept").iterdir()} == {"config.json", "metrics.jsonl"}
+
+
 def test_angles_at_the_end_are_means_over_the_last_recorded_steps(tmp_path):
     keep = runpy.run_path(str(RESULTS / "keep_runs.py"))
     lines = [

@@ -44,7 +44,7 @@ def means(steps: list[Angles]) -> Angles:
 
 
 def angles_at_end(path: Path) -> Angles:
-    """Return the mean statistics of each layer over the last recorded steps of an angles.jsonl."""
+    """Return the mean statistics of each layer over the last recorded steps of an angles.jsonl that is not empty."""
     steps: dict[int, Angles] = {}
     for record in map(json.loads, path.read_text().splitlines()):
         name = ".".join(filter(None, (record["layer"], record["part"])))
@@ -58,7 +58,7 @@ def keep(folder: Path, target: Path) -> None:
     config = json.loads((folder / runs.CONFIG).read_text())
     replace_durably(target / runs.CONFIG, as_json(shortened(config)))
     shutil.copy(folder / runs.METRICS, target)
-    if (folder / runs.ANGLES).exists():
+    if (folder / runs.ANGLES).exists() and (folder / runs.ANGLES).stat().st_size:
         replace_durably(target / "angles_at_end.json", as_json(angles_at_end(folder / runs.ANGLES)))
         if config["config"]["seed"] == 0:
             shutil.copy(folder / runs.ANGLES, target)

@@ -1,4 +1,4 @@
-"""Write the tables of README.md and char-gpt.md anew from the records beside this file, and draw the figure."""
+"""Write the tables of README.md and char-gpt.md anew from the records beside this file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib import pyplot
 from numpy.typing import NDArray
 from scipy import stats
 
@@ -293,34 +292,6 @@ def angle_table(found: list[Angles]) -> str:
     return "\n".join(lines)
 
 
-def draw(found: list[Angles], path: Path) -> None:
-    """Draw min |sin θ| of every layer under P and under PR, a panel for each study."""
-    rows = [len(each.means) for each in found]
-    figure, panels = pyplot.subplots(
-        len(found),
-        1,
-        figsize=(7.2, 0.2 * sum(rows) + 0.75 * len(rows)),
-        height_ratios=rows,
-        squeeze=False,
-        layout="constrained",
-    )
-    for panel, each in zip(panels[:, 0], found, strict=True):
-        for row, (p, pr) in enumerate(each.means.values()):
-            panel.plot((p, pr), (row, row), color="#9aa2ac", linewidth=1, zorder=1)
-            panel.scatter(p, row, color="#0072b2", s=18, zorder=2, label="P" if row == 0 else None)
-            panel.scatter(pr, row, color="#d55e00", s=18, marker="D", zorder=2, label="PR" if row == 0 else None)
-        panel.set_yticks(range(len(each.means)), each.means, fontsize=7)
-        panel.invert_yaxis()
-        panel.set_xlim(min(min(pair) for pair in each.means.values()) - 0.02, 1.005)
-        panel.tick_params(axis="x", labelsize=8)
-        panel.set_title(f"{each.study.name}, n = {len(each.improvements)}", fontsize=9, loc="left")
-        panel.grid(axis="x", alpha=0.3)
-    panels[0, 0].legend(fontsize=8, loc="lower right", bbox_to_anchor=(1.0, 0.98), ncols=2, frameon=False)
-    panels[-1, 0].set_xlabel("min |sin θ| over a sample's outputs, averaged over samples", fontsize=8)
-    pyplot.rcParams["svg.hashsalt"] = "the same ids in every drawing"
-    figure.savefig(path, metadata={"Date": None})
-
-
 def pages() -> dict[str, list[str]]:
     """Return the tables of each page."""
     differences, found = difference_table(), [each for study in STUDIES if (each := angles(study))]
@@ -343,11 +314,10 @@ def with_tables(text: str, tables: list[str]) -> str:
 
 
 def main() -> None:
-    """Write the tables and draw the figure."""
+    """Write the tables."""
     for page, tables in pages().items():
         path = HERE / page
         path.write_text(with_tables(path.read_text(), tables))
-    draw([each for study in STUDIES if (each := angles(study))], HERE / "angles.svg")
 
 
 if __name__ == "__main__":

@@ -20,14 +20,15 @@ def make_literal(module: nn.Module, product: str) -> nn.Module:
     torch.Size([4, 2])
     """
     for layer in module.modules():
-        kind = next((kind for kind in _LITERAL if type(layer) is kind), None)
-        if kind is not None:
-            layer.forward = _LITERAL[kind](layer, product)
+        if type(layer) in _LITERAL:
+            layer.forward = _LITERAL[type(layer)](layer, product)
     return module
 
 
 def why_not_literal(module: nn.Module, inputs: Tensor) -> str | None:
-    """Return the reason if the unfolded windows of all convolutions would take too much memory, else None."""
+    """Return the reason if no layer has a literal formula or unfolded windows would take too much memory; else None."""
+    if not any(type(layer) in _LITERAL for layer in module.modules()):
+        return "there is no literal formula of these layers"
     total = 0
 
     def add_windows(layer: nn.Conv2d, arguments: Any, output: Tensor) -> None:
@@ -67,4 +68,4 @@ def _lstm(layer: Any, product: str) -> Any:
     return forward
 
 
-_LITERAL = {nn.Linear: _linear, nn.Conv2d: _conv2d, nn.LSTM: _lstm}
+_LITERAL: dict[type[nn.Module], Any] = {nn.Linear: _linear, nn.Conv2d: _conv2d, nn.LSTM: _lstm}

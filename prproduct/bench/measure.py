@@ -80,7 +80,10 @@ def measure(case: Case | RewardCase, settings: Settings, budget: Budget, with_re
             saved_native, saved_ours = (
                 kept_bytes(case.forward(module), variants.batch) for module in (variants.native, variants.ours)
             )
-    why_not = why_not_literal(variants.native, variants.batch) if with_reference else NOT_ASKED_FOR
+    why_not = NOT_ASKED_FOR
+    if with_reference:
+        compiled = "it is not compiled" if settings.compile else None
+        why_not = compiled or why_not_literal(variants.native, variants.batch)
     if why_not is None:
         modules[REFERENCE] = make_literal(copy.deepcopy(variants.native), settings.product)
     with made_on(device), autocast(settings.autocast, device.type):

@@ -8,7 +8,7 @@ from typing import Any
 
 from prproduct.captioning.model import Captioner
 from prproduct.conversion import convert
-from prproduct.lab.checks import check_known, check_least, check_positive, check_product
+from prproduct.lab.checks import check_known, check_least, check_positive, product_name
 from prproduct.lab.errors import InputError
 from prproduct.lab.hardware import PRECISIONS
 from prproduct.lab.options import option
@@ -110,7 +110,7 @@ class CaptionerConfig:
             raise InputError("the baseline 'others' needs at least 2 samples of each image: --samples 5")
         check_seed(self.seed)
         if self.product is not None:
-            check_product(self.product)
+            object.__setattr__(self, "product", product_name(self.product))
 
     def resolved(self, start: CaptionerConfig | None = None) -> CaptionerConfig:
         """The configuration without None; the network is that of `start`, the run that REINFORCE starts from."""

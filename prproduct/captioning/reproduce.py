@@ -20,7 +20,7 @@ from rich.table import Table
 
 from prproduct.captioning import report
 from prproduct.captioning.command import CaptionsOption, FeaturesOption
-from prproduct.captioning.configuration import DEFAULTS, PHASES, CaptionerConfig
+from prproduct.captioning.configuration import DEFAULTS, CaptionerConfig
 from prproduct.captioning.dataset import (
     WORLD,
     CaptionDataset,
@@ -196,14 +196,20 @@ def captions(
     progress = NoSweepProgress() if quiet else SweepProgress()
     progress.say(f"{len(wanted)} runs of two phases in {output}; {workers}")
     results = sweep(wanted, workers, retries=plan.retries, progress=progress)
-    folders = [result.job.folder.parent / phase for result in results if result.finished for phase in PHASES]
+    folders = [folder for result in results if result.finished for folder in _phases(result.job)]
     for metric, reason in _write_all_results(folders, dataset, extra_metrics(captions), quiet).items():
         name_failure(metric, reason, "the same command computes it when that is mended")
     if folders:
         Console().print(_table(folders))
-        report.write(folders, output / "report.html", pictures)
+        begun = [folder for job in wanted for folder in _phases(job) if (folder / runs.CONFIG).exists()]
+        report.write(begun, output / "report.html", pictures)  # it lists those that diverged, too
         print(f"the page: {output / 'report.html'}")
     exit_if_unfinished(results)
+
+
+def _phases(job: Job) -> list[Path]:
+    """The folders of a job's runs: cross-entropy, then REINFORCE."""
+    return [*job.earlier, job.folder]
 
 
 def _write_all_results(

@@ -11,6 +11,7 @@ import typer
 
 from prproduct.classification.data.fetch import download_bars
 from prproduct.classification.training import ClassifierConfig, config_of, train
+from prproduct.lab.checks import product_name
 from prproduct.lab.hardware import Hardware
 from prproduct.lab.options import (
     CheckpointMinutes,
@@ -34,7 +35,7 @@ Folder = Annotated[
 
 def _folder(values: Mapping[str, Any]) -> Path:
     """Return --run-dir, or the default folder of a run with these options."""
-    parts = (values["data"], values["arch"], folder_name(values["product"]), values["seed"])
+    parts = (values["data"], values["arch"], folder_name(product_name(values["product"])), values["seed"])
     return Path(values["run"] or Path("runs") / "-".join(map(str, parts)))
 
 

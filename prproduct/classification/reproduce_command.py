@@ -91,12 +91,13 @@ def _reproduce(
 
 
 def _show(results: Sequence[Result], output: Path) -> None:
-    """Print the tables and write the page of the finished runs; name the others, and exit with status 1."""
+    """Print the tables and write the page; name the runs that did not finish, and exit with status 1."""
     finished = [result.job.folder for result in results if result.finished]
     console = Console()
     if finished:
         console.print(*tables([runs.read(folder) for folder in finished]), CAPTION, "", highlight=False, sep="\n")
-        write(finished, output / "report.html")
+        begun = [result.job.folder for result in results if (result.job.folder / runs.CONFIG).exists()]
+        write(begun, output / "report.html")  # it lists those that diverged, too
         page = f"the page with curves and angles: {output / 'report.html'}"
         console.print(page, highlight=False, markup=False, soft_wrap=True)
     exit_if_unfinished(results)

@@ -21,7 +21,7 @@ from prproduct.classification.data.sources import SOURCES, source
 from prproduct.classification.recipes import Recipe, learning_rate, recipe
 from prproduct.conversion import convert
 from prproduct.lab import checkpoints, runs
-from prproduct.lab.checks import check_known, check_least, check_product
+from prproduct.lab.checks import check_known, check_least, product_name
 from prproduct.lab.engine import Settings
 from prproduct.lab.environment import is_first_process
 from prproduct.lab.errors import InputError
@@ -83,7 +83,7 @@ class ClassifierConfig:
         for name, least in (("clip_norm", 0), ("angles", 0), ("log_every", 1), ("limit_train", 1), ("max_steps", 1)):
             check_least(name, getattr(self, name), least)
         check_seed(self.seed)
-        check_product(self.product)
+        object.__setattr__(self, "product", product_name(self.product))
         _check_network(self.arch, source(self.data).shape[-1])
         _ = self.recipe  # validates itself
 

@@ -43,14 +43,16 @@ def check_positive(name: str, value: float | None) -> None:
         raise InputError(f"{name} is {value}, it must be a number above 0")
 
 
-def check_product(product: str) -> None:
-    """Raise InputError for a string that names no product.
+def product_name(product: str) -> str:
+    """Return the one name of a product; InputError for a string that names none.
 
-    >>> check_product("q")
+    >>> product_name("tempered:.50")
+    'tempered:0.5'
+    >>> product_name("q")
     Traceback (most recent call last):
     prproduct.lab.errors.InputError: unknown product 'q': choose one of p, pr, ...
     """
     try:
-        resolve(product)
+        return str(resolve(product))
     except ValueError as error:
         raise InputError(str(error)) from None

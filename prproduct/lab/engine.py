@@ -367,10 +367,9 @@ class TrainingLoop:
         if not self.run:
             raise SystemExit(2)  # the first process prints the error
         kept = f"the checkpoint of step {steps[-1]} is kept" if steps else "there was no checkpoint yet"
-        place = "in another folder (--run-dir)" if steps else "with --restart"
         raise DivergedError(
-            f"the {what} of step {step} is NaN or infinite; it began {where}; {kept}; try a smaller learning rate "
-            f"{place}"
+            f"the {what} of step {step} is NaN or infinite; it began {where}; {kept}; try a smaller learning rate in "
+            "another folder"
         )
 
     def _share_buffers(self) -> None:

@@ -112,6 +112,10 @@ def test_the_literal_formula_is_not_tried_where_its_windows_fill_the_memory():
     assert not layer._forward_hooks
 
 
+def test_no_layer_stands_in_for_the_literal_formula_that_it_does_not_have():
+    assert why_not_literal(nn.GRU(3, 2), torch.empty(5, 4, 3)) == "there is no literal formula of these layers"
+
+
 def test_a_step_of_a_net_moves_its_weights():
     case = TINY_NETS[0]
     variants = Variants.of(case, "pr", torch.float64)

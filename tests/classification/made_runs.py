@@ -33,7 +33,7 @@ def made_run(
     folder = Path(folder)
     folder.mkdir(parents=True)
     own = {"arch": arch, "data": data, "product": product, "seed": seed, "protocol": protocol, **settings}
-    trained = {**asdict(recipe(arch, data)), "epochs": epochs}
+    trained = {**asdict(recipe(arch, data).scaled(max(1, epochs))), "epochs": epochs}
     config = {
         "format": 1,
         "task": "classifier",

@@ -74,7 +74,7 @@ def test_the_step_and_the_layer_are_named_and_the_checkpoint_is_kept(tmp_path, m
 def test_a_rate_that_is_too_large_ends_so_and_again_when_resumed(tmp_path):
     config = replace(NET, learning_rate=1e30, product="pr")
     for resume in (False, True):
-        with pytest.raises(DivergedError, match="no checkpoint yet; try a smaller learning rate with --restart"):
+        with pytest.raises(DivergedError, match="no checkpoint yet; try a smaller learning rate in another folder"):
             run(config, tmp_path / "a", resume=resume)
         assert len(runs.read(tmp_path / "a").of("diverged")) == 1
     run(NET, tmp_path / "a", restart=True)

@@ -242,6 +242,21 @@ def test_the_study_of_gradients_answers_its_question_in_the_first_sentence(tmp_p
     )
 
 
+@pytest.mark.parametrize(
+    ("no_length", "no_direction", "answer"),
+    [
+        (2.9, 4.0, "Either part of the gradient learns without the other"),
+        (80.0, 3.0, "The length gradient does the learning"),
+        (80.0, 80.5, "Neither part of the gradient learns without the other"),
+    ],
+)
+def test_a_part_of_the_gradient_does_the_learning_only_where_the_other_does_not_learn(
+    tmp_path, no_length, no_direction, answer
+):
+    found = pairs(tmp_path, {"p": [2.0], "no-length": [no_length], "no-direction": [no_direction]})
+    assert plain(summary(found, comparisons(found)).blocks[0].text).startswith(answer)
+
+
 def test_the_cost_leaves_out_the_first_epoch_and_what_was_resumed(tmp_path):
     made_run(tmp_path / "a", "p", 0, epochs=5)
     folder = made_run(tmp_path / "b", "pr", 0, epochs=5)
@@ -277,6 +292,15 @@ def test_the_papers_table_stands_beside_ours_with_the_seeds_it_takes(tmp_path):
     assert "its averages |  |  | −0.27 |  |  | −0.16" in text
     assert "resnet8 on cifar10 | 3 | 0.21 (0.11 to 1.31) | −0.27 | 7 | 4 to 187" in text
     assert "8 of the recipe's 164 | 3, 3 | a tenth | last" in text
+
+
+def test_a_training_is_called_the_full_recipe_only_if_all_of_it_is(tmp_path):
+    full = {"arch": "resnet8", "data": "cifar10", "epochs": 164}
+    pairs(tmp_path / "full", {"p": [25.0], "pr": [24.0]}, **full)
+    pairs(tmp_path / "short", {"p": [25.0], "pr": [24.0]}, limit_train=5000, max_steps=30, **full)
+    text = all_said([tmp_path])
+    assert "| 164, the full recipe | 1, 1" in text
+    assert "| 164; limit_train 5000; max_steps 30 | 1, 1" in text
 
 
 def test_the_gradient_study_stands_beside_ours(tmp_path):

@@ -30,6 +30,16 @@ def test_runs_are_found_once_and_nothing_inside_of_them(tmp_path):
     assert [record.folder.name for record in found] == ["a"]
 
 
+def test_runs_behind_links_are_found_and_links_that_lead_back_end(tmp_path):
+    made_run(tmp_path / "real" / "a", "p", 0)
+    (tmp_path / "real" / "a" / "back").symlink_to(tmp_path)
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links" / "a").symlink_to(tmp_path / "real" / "a")
+    (tmp_path / "links" / "round").symlink_to(tmp_path / "links")
+    assert [record.folder.name for record in found_in([tmp_path / "links"])] == ["a"]
+    assert len(found_in([tmp_path])) == 1
+
+
 def broken(folder, name, content):
     made_run(folder, "p", 0, layers=("fc",))
     (folder / name).write_text(content)

@@ -18,7 +18,7 @@ from prproduct.lab.errors import InputError
 from prproduct.lab.hardware import Hardware
 from prproduct.lab.report.content import number
 from prproduct.lab.sweep import Plan
-from prproduct.lab.sweep.jobs import attempt
+from prproduct.lab.sweep.jobs import REFUSED, Ending, attempt
 
 TINY = ["--data", "digits", "--arch", "mlp-2-8", "--epochs", "2", "--batch-size", "400", "--accelerator", "cpu"]
 
@@ -167,6 +167,23 @@ def test_a_run_that_is_refused_is_named_and_the_status_is_one_while_the_others_a
     assert "holds letter.txt" in err
     assert len(pages[-1][0]) == 1
     assert "mlp-2-8" in out
+
+
+def test_the_page_lists_runs_that_did_not_finish(capsys, tmp_path, pages, monkeypatch):
+    class Diverging(Here):
+        def start(self, job):
+            if "/p/" in job.name:
+                return super().start(job)
+            if "seed-0" in job.name:  # the other one never began
+                job.folder.mkdir(parents=True)
+                (job.folder / "config.json").touch()
+            return self.done.append((job, Ending(REFUSED, "diverged")))
+
+    monkeypatch.setattr(Plan, "open", lambda self, count, address: Diverging())
+    words = ["gradients", *TINY, "--seeds", "2", "--product", "p", "--product", "pr", "-o", "study", "--quiet"]
+    assert typed(capsys, *words)[0] == 1
+    place = tmp_path / "study" / "digits" / "mlp-2-8"
+    assert {path.relative_to(place).as_posix() for path in pages[-1][0]} == {"p/seed-0", "p/seed-1", "pr/seed-0"}
 
 
 def test_when_nothing_finished_there_is_no_table_and_no_page(capsys, pages):

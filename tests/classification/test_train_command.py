@@ -59,7 +59,7 @@ def test_it_trains_says_so_and_goes_on_when_asked(capsys, tmp_path):
 
 
 def test_the_default_folder_names_a_product_as_the_folders_of_studies_do(capsys, tmp_path):
-    assert typed(capsys, *QUICK, "--product", "tempered:0.5", "--max-steps", "1")[0] == 0
+    assert typed(capsys, *QUICK, "--product", "tempered:.50", "--max-steps", "1")[0] == 0  # a product has one name
     assert [folder.name for folder in (tmp_path / "runs").iterdir()] == ["digits-mlp-2-8-tempered-0.5-0"]
 
 

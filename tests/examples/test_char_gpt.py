@@ -65,7 +65,10 @@ def test_a_span_of_steps_is_under_the_product_and_the_others_under_the_inner_pro
         ("--every", "0"),
         ("--span", "5", "5"),
         ("--span", "1200", "1300"),
+        ("--width", "100"),
+        ("--context", "1000000"),
         ("-o", "nowhere/run.json"),
+        ("-o", "."),
     ],
     ids=" ".join,
 )

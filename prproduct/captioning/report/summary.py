@@ -26,7 +26,7 @@ def summary(groups: Sequence[Group], comparisons: Sequence[Comparison]) -> Secti
     blocks += left_out(runs)
     if comparisons:
         measure = "Products are judged by the CIDEr of test captions, in percent as the paper gives it."
-        blocks.append(Paragraph(f"{measure} {how_tested(len(comparisons))}", note=True))
+        blocks.append(Paragraph(f"{measure} {how_tested([one.adjusted for one in comparisons])}", note=True))
     return Section("Summary", tuple(blocks))
 
 

@@ -79,7 +79,7 @@ def read(found: Found, files: tuple[File, ...]) -> dict[str, bytes]:
 def _folders(source: Source, root: Path) -> Iterator[tuple[Layout, Path]]:
     """Yield the folders in `root` that may hold the data set, `root` itself among them if it has the name of one."""
     for layout in source.layouts:
-        itself = [root] if root.name in layout.folders else []
+        itself = [root] if root.resolve().name in layout.folders else []
         for folder in [*itself, *(root / name for name in layout.folders)]:
             yield layout, folder
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 
 from prproduct.classification import paper
 from prproduct.classification.recipes import recipe
@@ -110,13 +111,22 @@ def _differs(groups: Sequence[Group]) -> Table:
 
 
 def _own_settings(group: Group) -> tuple[str, ...]:
-    usual, epochs = recipe(group.arch, group.data).epochs, group.settings["epochs"]
-    length = f"{epochs}, the full recipe" if epochs == usual else f"{epochs} of the recipe's {usual}"
     held_out = {"validation": "a tenth", "paper": "none"}
     seeds = ", ".join(str(len(group.counted.get(product, {}))) for product in ("p", "pr"))
     machines = "; ".join(dict.fromkeys(machine(run.record) for runs in group.counted.values() for run in runs.values()))
     protocol = str(group.settings["protocol"])
-    return group.name, length, seeds, held_out.get(protocol, protocol), "last", machines
+    return group.name, _training(group), seeds, held_out.get(protocol, protocol), "last", machines
+
+
+def _training(group: Group) -> str:
+    """Return the number of epochs, and the settings in which the training differs from the network's recipe."""
+    own, full = group.settings, recipe(group.arch, group.data)
+    shortened = own["epochs"] != full.epochs
+    expected = {**asdict(full.scaled(own["epochs"]) if shortened else full), "limit_train": None, "max_steps": None}
+    expected["milestones"] = list(expected["milestones"])  # as in JSON
+    changed = [f"{name} {own.get(name)}" for name, value in expected.items() if own.get(name) != value]
+    length = f"{own['epochs']} of the recipe's {full.epochs}" if shortened else str(full.epochs)
+    return "; ".join([length, *changed]) if changed or shortened else f"{length}, the full recipe"
 
 
 def _gradient_study(groups: Sequence[Group]) -> list[Block]:

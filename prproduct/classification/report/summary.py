@@ -21,8 +21,6 @@ from prproduct.lab.report.content import (
 from prproduct.lab.report.observations import BASELINE, NBSP, how_tested, left_out
 from prproduct.lab.report.statistics import SIGNIFICANCE, PairedDifference, Sample, detectable_difference
 
-_CLEAR = 1.0  # percentage points: smaller differences between the length and the direction gradient are not interpreted
-
 
 def summary(groups: Sequence[Group], comparisons: Sequence[Comparison]) -> Section:
     """Return the section for readers who read nothing else."""
@@ -37,7 +35,7 @@ def summary(groups: Sequence[Group], comparisons: Sequence[Comparison]) -> Secti
             "Errors are shares of wrong answers on the test images after the last epoch, in percent; differences are "
             "in percentage points."
         )
-        blocks.append(Paragraph(f"{measure} {how_tested(len(comparisons))}", note=True))
+        blocks.append(Paragraph(f"{measure} {how_tested([one.adjusted for one in comparisons])}", note=True))
     return Section("Summary", tuple(blocks))
 
 
@@ -56,17 +54,17 @@ def _is_better(difference: float) -> bool:
 
 
 def _which_gradient(group: Group) -> str | None:
-    """Return which part of the gradient does the learning (the paper's §1); None if the group lacks runs for it."""
+    """Return which part of the gradient learns without the other (the paper's §1); None if the group lacks runs."""
     both, without_length = group.sample(BASELINE, "last"), group.sample("no-length", "last")
     lacking = next((name for name in ("no-direction", "no-direction-w") if name in group.counted), None)
     without_direction = group.sample(lacking, "last") if lacking else None
-    if both is None or without_length is None or without_direction is None:
+    if lacking is None or both is None or without_length is None or without_direction is None:
         return None
-    lost_length, lost_direction = (sample.mean - both.mean for sample in (without_length, without_direction))
-    if abs(lost_direction - lost_length) < _CLEAR:
-        answer = "Neither the length nor the direction gradient alone does the learning"
+    direction_learns, length_learns = group.learned("no-length"), group.learned(lacking)
+    if direction_learns == length_learns:
+        answer = f"{'Either' if direction_learns else 'Neither'} part of the gradient learns without the other"
     else:
-        answer = f"The {'direction' if lost_direction > lost_length else 'length'} gradient does the learning"
+        answer = f"The {'direction' if direction_learns else 'length'} gradient does the learning"
     return (
         f"{answer}: for {group.name}, the test error is {_percent(without_direction)} without the direction gradient, "
         f"{_percent(without_length)} without the length gradient, and {_percent(both)} with both."

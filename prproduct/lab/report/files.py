@@ -167,9 +167,14 @@ def _collect(sources: Iterable[Source], read: Callable[[Source], Record]) -> tup
 
 
 def _below(place: Path) -> list[Path]:
-    """Return the folders of runs below a folder; runs are not searched for further runs."""
-    folders = []
-    for name, inner, files in os.walk(place):
+    """Return the folders of runs below a folder, behind links too; runs are not searched for further runs."""
+    folders, seen = [], set[str]()
+    for name, inner, files in os.walk(place, followlinks=True):
+        real = os.path.realpath(name)
+        if real in seen:
+            inner.clear()  # a link may lead back
+            continue
+        seen.add(real)
         if CONFIG in inner or (CONFIG in files and _is_run(Path(name))):
             folders.append(Path(name))
             inner.clear()

@@ -220,13 +220,14 @@ def outcome(difference: PairedDifference | None, adjusted: float | None, better:
     return "better" if better(difference.mean) else "worse"
 
 
-def how_tested(comparisons: int) -> str:
+def how_tested(p_values: Sequence[float | None]) -> str:
     """Return how runs are paired and when a difference is called significant, for the end of a summary.
 
-    >>> how_tested(2).endswith("two-sided, corrected for 2 comparisons by Holm's method.")
+    >>> how_tested([0.02, None, 0.4]).endswith("two-sided, corrected for 2 tests by Holm's method.")
     True
     """
-    corrected = f", corrected for {comparisons} comparisons by Holm's method" if comparisons > 1 else ""
+    tests = sum(p_value is not None for p_value in p_values)
+    corrected = f", corrected for {tests} tests by Holm's method" if tests > 1 else ""
     return (
         "Runs are paired by their seed: both start from the same weights and see the same images in the same order. A "
         f"difference is significant if p < {SIGNIFICANCE:.2f} in a paired t test, two-sided{corrected}."

@@ -39,8 +39,8 @@ class Sample:
 class PairedDifference:
     """The mean of the differences between paired values, its confidence interval, and the paired t test against 0.
 
-    A single pair has neither. Equal differences have no test: their standard deviation is 0, so that the t test would
-    give p = 0, although all they show is that the measure is too coarse.
+    A single pair has neither, and nor have equal differences: their standard deviation is 0, so that the interval would
+    have no width and the test p = 0, although all they show is that the measure is too coarse.
     """
 
     n: int
@@ -83,8 +83,6 @@ def paired_difference(values: Mapping[int, float], baseline: Mapping[int, float]
         test = stats.ttest_rel([values[seed] for seed in seeds], [baseline[seed] for seed in seeds])
         p_value = float(test.pvalue)
         low, high = map(float, test.confidence_interval(CONFIDENCE))
-    elif std is not None:
-        low = high = sample.mean
     signs = [0 if abs(difference) <= noise else math.copysign(1, difference) for difference in differences]
     return PairedDifference(sample.n, sample.mean, std, low, high, p_value, signs.count(-1), signs.count(1))
 

@@ -82,10 +82,12 @@ def test_fashion_mnist_is_read_packed_or_not_from_the_usual_folders(tmp_path, fa
     assert load("fashion-mnist", tmp_path / "d").train_images.shape == (30, 1, 28, 28)
 
 
-def test_the_data_sets_own_folder_may_be_given_itself(tmp_path, cifar100):
+def test_the_data_sets_own_folder_may_be_given_itself(tmp_path, cifar100, monkeypatch):
     contents, *_ = cifar100
     cifar_files.put(tmp_path / "cifar-100-python", contents[0][0] | contents[0][1])
     assert len(load("cifar100", tmp_path / "cifar-100-python").train_images) == 200
+    monkeypatch.chdir(tmp_path / "cifar-100-python")
+    assert len(load("cifar100", ".").train_images) == 200
 
 
 def test_places_are_searched_in_their_order(tmp_path, monkeypatch, fashion):
