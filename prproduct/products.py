@@ -177,7 +177,7 @@ class Tempered(Product):
 
     def __post_init__(self) -> None:
         if not isinstance(self.power, (int, float)) or not 0.0 <= self.power <= 1.0:
-            raise ValueError(f"the power of tempered must lie between 0 (p) and 1 (pr), not at {self.power!r}")
+            raise ValueError(f"the power of tempered must be a number from 0 (p) to 1 (pr), not {self.power!r}")
         object.__setattr__(self, "_power", torch.tensor(self.power, dtype=torch.float64, device="cpu"))
 
     def gains(self, pair: Pair) -> Gains:

@@ -454,3 +454,28 @@ def test_fx_traces_layers_as_single_calls(product):
     x = torch.randn(2, 3, 4, 4).double()
     gradients_of = [torch.autograd.grad(model(x).square().sum(), list(model.parameters())) for model in (traced, net)]
     assert_close(*map(list, gradients_of), 0)
+
+
+@pytest.mark.parametrize("product", KINDS)
+def test_the_bias_gradient_of_a_vector_has_its_own_memory(product):
+    layers, grad = [pr.nn.Linear(3, 4, product=product) for _ in range(2)], torch.ones(4)
+    sum(layer(torch.randn(3)) for layer in layers).backward(grad)
+    layers[0].bias.grad.zero_()
+    assert torch.equal(layers[1].bias.grad, torch.ones(4))
+    assert torch.equal(grad, torch.ones(4))
+
+
+class Annotated(torch.Tensor):
+    """Keeps its type through torch's functions, as the images of other libraries do."""
+
+
+@pytest.mark.parametrize("product", KINDS)
+@pytest.mark.parametrize("memory", ["save", "recompute"])
+def test_tensor_subclasses_keep_their_type_and_may_be_written_into(product, memory):
+    x, found = torch.randn(2, 3, 5, 5), []
+    layer = pr.nn.Conv2d(3, 4, 3, product=product, memory=memory)
+    for images in (x, x.as_subclass(Annotated)):
+        output = layer(images).relu_()
+        assert type(output) is type(images)
+        found.append(torch.autograd.grad(output.square().sum(), list(layer.parameters())))
+    assert_close(*([g.as_subclass(torch.Tensor) for g in grads] for grads in found), 1e-6)

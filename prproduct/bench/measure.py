@@ -80,10 +80,12 @@ def measure(case: Case | RewardCase, settings: Settings, budget: Budget, with_re
             saved_native, saved_ours = (
                 kept_bytes(case.forward(module), variants.batch) for module in (variants.native, variants.ours)
             )
-    why_not = NOT_ASKED_FOR
-    if with_reference:
-        compiled = "it is not compiled" if settings.compile else None
-        why_not = compiled or why_not_literal(variants.native, variants.batch)
+    if not with_reference:
+        why_not: str | None = NOT_ASKED_FOR
+    elif settings.compile:
+        why_not = "the literal formula is not compiled"
+    else:
+        why_not = why_not_literal(variants.native, variants.batch)
     if why_not is None:
         modules[REFERENCE] = make_literal(copy.deepcopy(variants.native), settings.product)
     with made_on(device), autocast(settings.autocast, device.type):

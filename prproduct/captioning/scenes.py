@@ -33,7 +33,7 @@ WORDS = (*sorted(_FUNCTION_WORDS), *RADII, *COLOURS, *SHAPES)
 
 _SHAPE = rf"a (?:({'|'.join(RADII)}) )?({'|'.join(COLOURS)}) ({'|'.join(SHAPES)})"
 _ONE = re.compile(rf"(?:there is |this is )?{_SHAPE}(?: in the ({'|'.join(CORNERS)}))?")
-_TWO = re.compile(rf"{_SHAPE} (?:is )?(and|{'|'.join(RELATIONS)}) {_SHAPE}")
+_TWO = re.compile(rf"{_SHAPE} (and|(?:is )?(?:{'|'.join(RELATIONS)})) {_SHAPE}")
 
 SIDE = 64  # pixels of a picture
 SUPERSAMPLING = 2  # subpixels per pixel and axis, for smooth edges
@@ -104,7 +104,7 @@ def is_true(scene: Scene, sentence: str) -> bool:
     if not match:
         return False
     groups = match.groups()
-    x, y = RELATIONS.get(groups[3], (0, 0))  # "and" says nothing about positions
+    x, y = RELATIONS.get(groups[3].removeprefix("is "), (0, 0))  # "and" says nothing about positions
     return any(
         _is(one, *groups[:3]) and _is(other, *groups[4:]) and (one.x - other.x) * x >= 0 and (one.y - other.y) * y >= 0
         for one, other in itertools.permutations(scene, 2)

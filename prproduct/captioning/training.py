@@ -296,13 +296,19 @@ def train(
 
 
 def read_start(folder: str | Path, which: str, dataset: CaptionDataset) -> StartingPoint:
-    """The last or best epoch of a finished cross-entropy run with the vocabulary and features of the data set."""
+    """The last or best epoch of a finished cross-entropy run on the same captions and features."""
     record = runs.read(folder)
     config = config_of(record)
     if config.phase != "xe" or not record.finished:
         state = "is not finished" if config.phase == "xe" else "is of REINFORCE itself"
         raise InputError(f"{folder}: {state}; REINFORCE starts from a finished run of cross-entropy")
     check_fits(record, dataset)
+    for name in ("captions", "features"):
+        trained, given = record.config["data"][name], dataset.identity[name]
+        if trained != given:
+            raise InputError(
+                f"{folder}: was trained on other {name}: {trained}, not {given}; REINFORCE goes on with the same ones"
+            )
     step = checkpoints.step_of(record, which)
     checkpoint = checkpoints.load(record.folder / runs.CHECKPOINTS, step, record.identity)
     identity = {"config": record.config["config"], "from": which, "step": step, "weights": _digest(checkpoint.model)}

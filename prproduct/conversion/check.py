@@ -90,7 +90,7 @@ def _numbers(row: GradientRow) -> tuple[str, str, str]:
     return f"{row.native:.3g}", f"{row.converted:.3g}", f"{row.ratio:.2f}"
 
 
-def check(module: nn.Module, *batch: Any, **keywords: Any) -> Check:
+def check(module: nn.Module, /, *batch: Any, **keywords: Any) -> Check:
     """Run a model on a batch natively and under its products, and compare outputs, gradients and time.
 
     A model that is not converted is checked under `pr`. The arguments are passed to the model. The loss is the output's
@@ -168,6 +168,8 @@ class _Run:
             start = _now()
             output = module(*batch, **keywords)
             outputs = list(tensors_in(output))
+            if not all(t.layout is torch.strided and not t.is_nested for t in outputs):
+                raise TypeError("check compares dense tensors, and the model's output holds a sparse or nested one")
             loss = _loss(output, outputs)
             gradients = torch.autograd.grad(loss, parameters, allow_unused=True) if parameters else ()
             seconds = _now() - start
@@ -186,7 +188,7 @@ def _loss(output: Any, outputs: list[Tensor]) -> Tensor:
     loss = getattr(output, "loss", None)
     if isinstance(loss, Tensor):
         return loss.mean()
-    parts = [t for t in outputs if t.requires_grad and t.is_floating_point()]
+    parts = [torch.view_as_real(t) if t.is_complex() else t for t in outputs if t.requires_grad]
     if not parts:
         raise ValueError("the model's output holds no tensor that depends on a parameter which requires a gradient")
     generator = torch.Generator().manual_seed(0)

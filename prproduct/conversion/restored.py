@@ -41,7 +41,7 @@ _CONTAINERS = (dict, OrderedDict, defaultdict, set, list, deque)
 def state_restored(module: nn.Module) -> Iterator[None]:
     """Restore attributes, parameters, buffers and random states at the end of the context."""
     attributes = [(m, dict(vars(m))) for m in module.modules()]
-    held = [value for _, before in attributes for value in before.values()]
+    held = list(_with_contents([before for _, before in attributes]))
     containers = [(value, copy.copy(value)) for value in held if type(value) in _CONTAINERS]
     loose = (value for value in held if isinstance(value, Tensor))
     tensors = {id(t): t for t in chain(module.parameters(), module.buffers(), loose)}.values()
@@ -68,6 +68,19 @@ def state_restored(module: nn.Module) -> Iterator[None]:
                 (container.extend if isinstance(container, (list, deque)) else container.update)(content)
             for tensor, memory, value in values:
                 _restore(tensor, memory, value)
+
+
+def _with_contents(values: Iterable[Any]) -> Iterable[Any]:
+    """Return the values and what their containers hold, at any depth; every object once."""
+    found: dict[int, Any] = {}
+    waiting = list(values)
+    while waiting:
+        value = waiting.pop()
+        if id(value) not in found:
+            found[id(value)] = value
+            if type(value) in (*_CONTAINERS, tuple):
+                waiting += value.values() if isinstance(value, dict) else value
+    return found.values()
 
 
 def _restore(tensor: Tensor, memory: Tensor, value: Tensor) -> None:

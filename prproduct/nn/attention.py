@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Sequence
 
@@ -134,8 +133,8 @@ class MultiheadAttention(ProductLayer, torch.nn.MultiheadAttention):
 
     def _as_native(self) -> MultiheadAttention:
         """Return a shallow copy under the inner product, which runs torch's forward."""
-        native = copy.copy(self)
-        native.product = P()
+        native = type(self).__new__(type(self))  # not copy.copy, which parametrized modules refuse
+        vars(native).update(vars(self), product=P())
         return native
 
     # torch.nn.TransformerEncoderLayer reads this before it takes its fused kernel, which does not call this forward

@@ -20,7 +20,6 @@ class ProductLayer(nn.Module):
     It takes `product=` and `memory=`, keeps them as `product` and `product_memory`, and shows them in the repr.
     """
 
-    product: Product
     product_memory: Memory = "save"
     __signature__: ClassVar[inspect.Signature]
     # Keys in checkpoints of the paper's own code that are ignored if redundant: {key: the parameter of which it is a
@@ -33,6 +32,18 @@ class ProductLayer(nn.Module):
         self.product = product
         if check_memory(memory) != "save":
             self.product_memory = memory
+
+    @property
+    def product(self) -> Product:
+        """The layer's product; it may be replaced by another one, given by name or as an object."""
+        try:
+            return vars(self)["product"]
+        except KeyError:  # torch's own __init__ has not ended, or another class was set by hand
+            raise AttributeError(f"{type(self).__name__} has no product yet") from None
+
+    @product.setter
+    def product(self, value: str | Product) -> None:
+        vars(self)["product"] = resolve(value)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Set the signature that `help` and editors show: torch's own arguments, then `product` and `memory`."""

@@ -36,6 +36,8 @@ class _Sequences(ProductLayer):
     """What LSTM, GRU and RNN share: padded and packed input, layers, directions, and dropout between layers."""
 
     def forward(self: Any, input: Any, hx: Any = None) -> Any:
+        if torch.compiler.is_exporting() and self.product.has_native_forward:
+            return super().forward(input, hx)  # one node of a program without gradients, instead of one for each step
         # torch.compile leaves RNNs out of its graphs, but would compile the functions that they call, step by step.
         # torch.compiler.disable imports Dynamo, which takes more than a second; without Dynamo nothing is compiled.
         if "torch._dynamo" in sys.modules:
@@ -155,7 +157,10 @@ class _Cell(ProductLayer):
         states, wrong = _as_states(hx, count)
         shape = (*input.shape[:-1], self.hidden_size)
         wrong |= (
-            input.dim() not in (1, 2) or input.shape[-1] != self.input_size or any(s.shape != shape for s in states)
+            input.dim() not in (1, 2)
+            or input.shape[-1] != self.input_size
+            or any(s.shape != shape for s in states)
+            or getattr(self, "nonlinearity", "tanh") not in ("tanh", "relu")
         )
         if wrong or runs_natively(self):
             return super().forward(input, hx)  # torch computes it, or says what is wrong

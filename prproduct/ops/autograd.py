@@ -18,6 +18,7 @@ from torch import Tensor, is_grad_enabled, is_inference_mode_enabled
 from torch._C import _are_functorch_transforms_active  # private: torch has no public one
 from torch.autograd import forward_ad
 from torch.compiler import is_compiling
+from torch.overrides import handle_torch_function, has_torch_function
 
 from prproduct.ops import kernels, rule
 from prproduct.ops.angles import working_dtype
@@ -46,6 +47,8 @@ def apply(
     This chooses among the functions below: the native op where no gradient is wanted, `ProductFn` under torch.compile,
     `TransformedProductFn` under torch.func, and else `EagerProductFn`.
     """
+    if has_torch_function((input, weight, bias)):
+        return handle_torch_function(apply, (input, weight, bias), contraction, input, weight, bias, product, memory)
     if not isinstance(product, Product):
         product = resolve(product)
     check_memory(memory)

@@ -90,6 +90,8 @@ class Linear:
     def grad_bias(self, grad: Tensor, bias: Tensor) -> Tensor:
         if bias.dim() == 1 and grad.dim() == 2 and bias.shape[0] == grad.shape[1]:
             return grad.sum(0)
+        if bias.shape == grad.shape:
+            return grad  # itself: autograd copies a tensor that it has seen elsewhere, but not a view of it
         return grad.sum_to_size(bias.shape[-grad.dim() :]).view(bias.shape) if bias.dim() else grad.sum()
 
     def as_pairs(self, output: Tensor) -> Tensor:

@@ -172,8 +172,12 @@ def _serves(product: Product, *tensors: Tensor | None) -> bool:
 
 def _unrolled_backward(ctx: Any, given: Sequence[Tensor], grads: Sequence[Tensor]) -> list[Tensor | None]:
     """The gradients of `given` step by step; under create_graph=True with a graph of their own."""
-    (data, *weights), state, create_graph = given[:5], given[5:], torch.is_grad_enabled()
+    create_graph = torch.is_grad_enabled()
     with torch.enable_grad():
+        # One tensor may depend on another, as a state on the weights of an earlier call. That path is the outer
+        # backward's to follow: from views, this one ends at the views.
+        given = [None if t is None else t.view_as(t) for t in given]
+        (data, *weights), state = given[:5], given[5:]
         output, last = ctx.recurrence.unrolled(data, tuple(state), Weights(*weights))
     wanted = [t for t, needed in zip(given, ctx.needs_input_grad[1:], strict=True) if needed]
     found = iter(torch.autograd.grad((output, *last), wanted, grads, create_graph=create_graph, allow_unused=True))

@@ -69,6 +69,8 @@ class AngleStatistics:
 
 def why_unmeasurable(*tensors: Tensor) -> str:
     """Return why no angles between these tensors can be measured, or ""."""
+    if torch._C._are_functorch_transforms_active():  # private: torch has no public one
+        return "tensors inside of torch.func transforms are not measured"
     for tensor in tensors:
         if tensor.is_nested or tensor.is_meta:
             return f"{'nested' if tensor.is_nested else 'meta'} tensors are not measured"

@@ -85,6 +85,18 @@ def test_captions_of_other_images_are_not_taken_for_the_stored_ones(trained, tmp
     assert after["metrics"] == ["cider"], "scores of other images were kept"
 
 
+def test_scores_of_other_captions_are_not_compared(tmp_path):
+    both_phases(tmp_path, {"p": [40.0, 42.0], "pr": [41.0, 44.0]})
+    for seed in (0, 1):
+        path = tmp_path / f"pr-{seed}" / "xe" / "results" / "scores_test.json"
+        content = json.loads(path.read_text())
+        content["how"]["data"] = {**DATA, "captions": "b" * 16}
+        path.write_text(json.dumps(content))
+    found = comparisons(groups(found_in([tmp_path])))
+    assert [one.scored.stage.phase for one in found] == ["rl"]
+    assert f"other captions {'b' * 16}" in all_said([tmp_path])
+
+
 def test_one_corrupt_run_is_named_on_the_page_and_the_others_are_shown(tmp_path):
     both_phases(tmp_path / "runs", {"p": [40.0], "pr": [41.0]})
     made_run(tmp_path / "runs" / "broken", "xe", "r")

@@ -219,6 +219,9 @@ def test_a_trained_captioner_describes_images_with_where_each_word_looked(finish
 def test_what_does_not_fit_is_refused_in_one_line_and_nothing_is_written(finished, tmp_path):
     wide = dataset(width=WIDTH + 1)
     fewer = dataset(images=6)
+    captions, features = dataset()
+    first, *others = captions.images
+    moved = replace(captions, images=(first._replace(split="test"), *others))
     cases = [
         (RL, {}, "phase rl needs a run of cross-entropy to start from"),
         (XE, {"start": finished / "xe"}, "phase xe starts from no other run"),
@@ -226,6 +229,7 @@ def test_what_does_not_fit_is_refused_in_one_line_and_nothing_is_written(finishe
         (RL, {"start": finished}, "no such file; give the folder of a run"),
         (RL, {"start": finished / "xe", "what": wide}, "features of another width: 6, not 7"),
         (RL, {"start": finished / "xe", "what": fewer}, "another vocabulary"),
+        (RL, {"start": finished / "xe", "what": CaptionDataset(moved, features)}, "was trained on other captions: .*"),
         (RL, {"start": finished / "xe", "start_from": "first"}, "choose last or best"),
         (replace(RL, hidden=9), {"start": finished / "xe"}, "hidden is 9, in the run it starts from 8; leave it out"),
         (replace(RL, dropout=0.0), {"start": finished / "xe"}, "dropout is 0.0, in the run it starts from 0.3"),

@@ -146,6 +146,16 @@ def test_the_command_makes_a_bundle_of_runs(scored, tmp_path, capsys):
     assert "Colours, seed 0, CIDEr" in capsys.readouterr().out
 
 
+def test_two_runs_of_one_product_are_refused_before_one_replaces_the_other(scored, tmp_path, capsys):
+    shutil.copytree(scored / "p", tmp_path / "again")
+    runs = [str(scored / "p"), str(tmp_path / "again")]
+    with pytest.raises(SystemExit) as end:
+        cli.main(["bundle", *runs, "--data", "Colours", "--licence", LICENCE, "-o", str(tmp_path / "r")])
+    assert end.value.code == 2
+    assert "more than one run of product p; give one" in capsys.readouterr().err
+    assert not (tmp_path / "r").exists()
+
+
 @pytest.mark.slow
 def test_the_captioners_of_the_package_caption_a_photo_and_say_what_they_were_trained_on(caption, tmp_path):
     photo, page = paint(tmp_path / "photo.jpg", "green", (90, 60)), tmp_path / "page.html"

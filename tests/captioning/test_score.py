@@ -11,6 +11,8 @@ import pytest
 
 from prproduct import cli
 from prproduct.captioning.metrics import Frequencies, bleu, cider_d, evaluate, rouge_l
+from prproduct.captioning.metrics.files import raise_for_images, read_references
+from prproduct.lab.errors import InputError
 
 COCO = {
     "images": [{"id": 7}, {"id": 3}],
@@ -236,3 +238,25 @@ class TestOracle:
         known = json.loads((DATA / "fakecap_scores.json").read_text())
         scores = self.scores(run, "--tokenizer", "java", "--metrics", "meteor,cider")
         assert scores == pytest.approx({"METEOR": known["METEOR"], "CIDEr": known["CIDEr"]}, abs=1e-6)
+
+
+def test_the_training_split_of_karpathys_format_has_the_images_of_restval(tmp_path):
+    entry = {"cocoid": 1, "split": "train", "sentences": [{"raw": "a cat"}]}
+    file = tmp_path / "k.json"
+    file.write_text(json.dumps({"images": [entry, {**entry, "cocoid": 2, "split": "restval"}]}))
+    assert read_references(file, "train") == {1: ["a cat"], 2: ["a cat"]}
+
+
+def test_a_wrong_list_is_not_printed_whole():
+    with pytest.raises(InputError) as error:
+        raise_for_images(Path("ids.txt"), "unknown images", ["x" * 10_000])
+    assert len(str(error.value)) < 200
+
+
+def test_a_folder_that_is_no_run_is_named_as_such(tmp_path, capsys):
+    (tmp_path / "references.json").write_text(json.dumps(COCO))
+    (tmp_path / "runs").mkdir()
+    with pytest.raises(SystemExit) as end:
+        cli.main(["score", str(tmp_path / "references.json"), str(tmp_path / "runs")])
+    assert end.value.code == 2
+    assert f"{tmp_path / 'runs'}: not the folder of a run" in capsys.readouterr().err

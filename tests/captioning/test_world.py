@@ -47,6 +47,7 @@ def test_references_are_seldom_true_of_other_scenes():
         ("a blue cross is below a red circle", False),
         ("a red circle to the left of", False),
         ("a red circle is", False),
+        ("a red circle is and a blue cross", False),
         ("", False),
     ],
 )

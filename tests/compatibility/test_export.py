@@ -59,6 +59,10 @@ def test_a_product_with_its_own_value_is_exported_with_it():
 def test_recurrent_layers_are_exported():
     torch.manual_seed(0)
     model, x = pr.convert(nn.LSTM(4, 5, batch_first=True)).eval(), torch.randn(2, 3, 4)
-    with torch.no_grad():
-        program = torch.export.export(model, (x,))
-    torch.testing.assert_close(program.module()(x)[0], model(x)[0])
+    shapes = ({0: torch.export.Dim.DYNAMIC},)
+    program = torch.export.export(model, (x,), dynamic_shapes=shapes)
+    native = torch.export.export(nn.LSTM(4, 5, batch_first=True).eval(), (x,), dynamic_shapes=shapes)
+    assert len(program.graph.nodes) == len(native.graph.nodes), "the steps were unrolled"
+    for count in (2, 5):
+        images = torch.randn(count, 3, 4)
+        torch.testing.assert_close(program.module()(images)[0], model(images)[0])

@@ -311,3 +311,39 @@ def test_an_attribute_product_of_the_models_own_stays():
     model.product = None
     pr.check(model, torch.randn(2, 4))
     assert vars(model)["product"] is None
+
+
+def test_tensors_and_lists_inside_of_containers_are_restored():
+    class Normalised(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(3, 3)
+            self.statistics, self.log = {"mean": torch.zeros(3)}, {"norms": ([],)}
+
+        def forward(self, x):
+            y = self.layer(x)
+            self.statistics["mean"].mul_(0.9).add_(0.1 * y.detach().mean(0))
+            self.log["norms"][0].append(y.norm().item())
+            return y - self.statistics["mean"]
+
+    model = Normalised()
+    assert pr.check(model, torch.randn(5, 3)).outputs_equal
+    assert torch.equal(model.statistics["mean"], torch.zeros(3))
+    assert model.log == {"norms": ([],)}
+
+
+def test_complex_outputs_are_checked_and_sparse_and_nested_ones_refused():
+    class Ending(nn.Linear):
+        def __init__(self, end):
+            super().__init__(4, 4)
+            self.end = end
+
+        def forward(self, x):
+            return self.end(super().forward(x))
+
+    found = pr.check(Ending(torch.fft.rfft), torch.randn(5, 4))
+    assert found.outputs_equal
+    assert found.rows[0].native > 0
+    for end in (torch.Tensor.to_sparse, lambda y: torch.nested.as_nested_tensor([y[0], y[1]], layout=torch.jagged)):
+        with pytest.raises(TypeError, match="output holds a sparse or nested one"):
+            pr.check(Ending(end), torch.randn(5, 4))

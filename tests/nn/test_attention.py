@@ -272,3 +272,12 @@ def test_bad_input_gets_torchs_own_error(inputs, options, product):
     with pytest.raises(expected.type) as got:
         ours(*inputs, **options)
     assert str(got.value) == str(expected.value)
+
+
+def test_wrong_shapes_of_a_parametrized_layer_are_torchs_error():
+    layer = nn.MultiheadAttention(8, 2)
+    nn.utils.parametrize.register_parametrization(layer, "in_proj_weight", nn.Identity())
+    pr.convert(layer)
+    x = torch.ones(3, 2, 8)
+    with pytest.raises(AssertionError, match="key shape"):
+        layer(x, x[..., :4], x)

@@ -263,3 +263,17 @@ def test_wrong_input_gets_torchs_own_error():
         with pytest.raises(RuntimeError) as got:
             getattr(pr.nn, name)(*arguments)(x)
         assert str(got.value) == str(expected.value)
+
+
+@pytest.mark.parametrize(("name", "sizes"), [("Linear", (3, 3)), ("LSTM", (3, 3)), ("MultiheadAttention", (3, 1))])
+def test_a_product_may_be_set_by_its_name(name, sizes):
+    layer = getattr(pr.nn, name)(*sizes)
+    layer.product = "tempered:0.25"
+    assert layer.product == pr.products.Tempered(0.25)
+    assert "product=tempered:0.25" in repr(layer)
+    inputs = [torch.randn(2, 4, 3)] * (3 if isinstance(layer, nn.MultiheadAttention) else 1)
+    output = layer(*inputs)
+    (output if isinstance(output, torch.Tensor) else output[0]).sum().backward()
+    with pytest.raises(ValueError, match="unknown product 'q'"):
+        layer.product = "q"
+    assert layer.product == pr.products.Tempered(0.25)

@@ -305,3 +305,8 @@ def test_parameters_of_other_shapes_are_refused(kind, name):
     setattr(layer, name, torch.nn.Parameter(getattr(layer, name).detach()[:10]))
     with pytest.raises(ValueError, match=r"the (input|hidden)-hidden (weight|bias) is \(10.*ask for"):
         layer(torch.randn(7, 40, 5))
+
+
+def test_a_cell_of_an_unknown_nonlinearity_is_torchs_error():
+    with pytest.raises(RuntimeError, match="Unknown nonlinearity: sigmoid"):
+        pr.convert(nn.RNNCell(3, 4, nonlinearity="sigmoid"))(torch.ones(2, 3))

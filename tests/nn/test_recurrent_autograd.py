@@ -39,6 +39,28 @@ def test_writing_into_the_last_state_changes_no_gradient(kind, call, monkeypatch
     assert_close(*([g for g in grads if g is not None] for grads in found), 1e-14)
 
 
+@pytest.mark.parametrize("product", ["p", "pr"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_state_carried_from_an_earlier_call_counts_once_under_create_graph(kind, product):
+    """The state depends on the weights, so that backward must not follow the path from one to the other twice."""
+    native, ours = build(kind, product)
+    first, second = sequence({}), sequence({})
+
+    def grads(layer, **options):
+        _, state = layer(first)
+        return torch.autograd.grad(layer(second, state)[0].square().sum(), list(layer.parameters()), **options)
+
+    with_graph = grads(ours, create_graph=True)
+    assert_close(with_graph, grads(ours), 1e-12)
+    if product == "p":
+        expected = grads(native, create_graph=True)
+        twice = [
+            torch.autograd.grad(sum(g.square().sum() for g in found), list(layer.parameters()))
+            for layer, found in ((ours, with_graph), (native, expected))
+        ]
+        assert_close(*twice, 1e-10)
+
+
 def second_order(layer: nn.Module, x: Tensor, *values: Tensor) -> tuple[Tensor, ...]:
     """The gradients of a loss, with their own graph."""
     names = dict(zip(dict(layer.named_parameters()), values, strict=True))

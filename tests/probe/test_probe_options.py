@@ -105,3 +105,19 @@ def test_a_probe_that_saw_nothing_says_so():
         pr.AngleProbe(nn.Linear(2, 2)).close()
     with pytest.raises(KeyError), pr.AngleProbe(nn.Linear(2, 2)):
         raise KeyError  # and no warning on top of it
+
+
+def test_a_layer_inside_of_vmap_is_left_out_and_named():
+    class Mapped(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.Linear(3, 3), nn.Linear(3, 2)
+
+        def forward(self, x):
+            return self.second(torch.vmap(self.first)(x))
+
+    model = Mapped()
+    with pr.AngleProbe(model) as probe:
+        model(torch.randn(4, 3)).sum().backward()
+    assert [record.name for record in probe.records] == ["second"]
+    assert probe.skipped == {"first": "tensors inside of torch.func transforms are not measured"}

@@ -32,8 +32,8 @@ def captions(
         ),
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="the folder to write")],
-    val: Annotated[Path | None, typer.Option(help="a list of image ids to validate on; the others train")] = None,
-    test: Annotated[Path | None, typer.Option(help="a list of image ids to test on")] = None,
+    val: Annotated[Path | None, typer.Option(help="image ids to validate on; others keep their split")] = None,
+    test: Annotated[Path | None, typer.Option(help="image ids to test on")] = None,
     labels: Annotated[Path | None, typer.Option(help="cocotalk_label.h5, beside cocotalk.json")] = None,
     frequencies: Annotated[Path | None, typer.Option(help="coco-train-idxs.p; else they are counted")] = None,
     tokens: Annotated[
@@ -53,6 +53,7 @@ def captions(
         if len(files) != 1 or any(others):
             raise InputError("--labels goes with cocotalk.json alone, which has its splits, tokens and vocabulary")
         described, words, longest = sources.describe_cocotalk(Path(files[0]), labels)
+        note("these references have UNK and are cut: scores against COCO's own captions are lower (prproduct score)")
     else:
         lists = {split: path for split, path in (("val", val), ("test", test)) if path is not None}
         described = sources.read(files, lists, tokens)
@@ -120,6 +121,8 @@ def features(
         raise typer.Exit(STOPPED)
     if ids is not None:
         _print_missing(set(ids.values()) - {picture.id for picture in found})
+    if outcome.known:
+        note(f"{outcome.known:,} of the pictures, by their ids, were in the file before and are not encoded again")
     print(f"{output}: features of {outcome.written:,} images")
     if outcome.unreadable:
         raise typer.Exit(1)

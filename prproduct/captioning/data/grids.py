@@ -38,6 +38,7 @@ class Outcome:
     """The result of `write`."""
 
     written: int  # images in the file, or in its parts if it was stopped
+    known: int  # of the pictures, those whose ids were in the file before
     unreadable: tuple[tuple[Picture, str], ...]  # with the reason
     stopped: bool
 
@@ -74,7 +75,8 @@ def write(
         left = [picture for picture in pictures if normalized_id(picture.id) not in written]
         unreadable: list[tuple[Picture, str]] = []
         pending: dict[ImageId, NDArray[Any]] = {}
-        finished, stopped = len(pictures) - len(left), False
+        known = finished = len(pictures) - len(left)
+        stopped = False
         progress(finished)
         for batch in in_batches(left, BATCH, unreadable):
             arrays = encoder([image for _, image in batch])
@@ -87,13 +89,13 @@ def write(
                 written |= _write_part(parts, pending, attributes)
                 pending = {}
             if stopped:
-                return Outcome(len(written), tuple(unreadable), stopped)
+                return Outcome(len(written), known, tuple(unreadable), stopped)
         if pending:
             written |= _write_part(parts, pending, attributes)
         if not written:
             raise InputError(f"{path}: none of {len(pictures)} pictures can be read; {_first(unreadable)}")
         _join(path, parts, attributes)
-    return Outcome(len(written), tuple(unreadable), stopped)
+    return Outcome(len(written), known, tuple(unreadable), stopped)
 
 
 def _rounded(picture: Picture, array: NDArray[np.float32], dtype: str) -> NDArray[Any]:

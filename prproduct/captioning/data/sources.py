@@ -114,6 +114,8 @@ def _file(path: Path, tokens: str | None) -> list[Described]:
     content = read_json_value(path, LARGEST)
     if not isinstance(content, dict) or "images" not in content:
         raise InputError(f"{path}: neither Karpathy's format nor COCO's annotations, which both have 'images'")
+    if "ix_to_word" in content:
+        raise InputError(f"{path}: is a cocotalk.json, which goes with --labels cocotalk_label.h5")
     images = object_list(path, content["images"])
     if any("sentences" in image for image in images):
         return _karpathy(path, images, tokens)

@@ -33,7 +33,7 @@ def score(
     ],
     metrics: Annotated[str | None, typer.Option(help=f"of {','.join(scoring.METRICS)}; all, if not given")] = None,
     tokenizer: Annotated[str, typer.Option(help="python, or java for the original")] = "python",
-    split: Annotated[str, typer.Option(help="which images of Karpathy's format")] = "test",
+    split: Annotated[str, typer.Option(help="of Karpathy's format, or of a folder of captions and a run")] = "test",
     subset: Annotated[bool, typer.Option("--subset", help="score only images that RESULTS has")] = False,
     frequencies: Annotated[
         Path | None, typer.Option(help="n-gram frequencies for CIDEr, else of the references")
@@ -93,6 +93,8 @@ def name_failure(metric: str, reason: str, advice: str = "") -> None:
 def _run_of(results: Path, split: str) -> Path | None:
     """The run whose folder, or whose captions file of this split, `results` is; None for any other file."""
     if results.is_dir():
+        if not (results / CONFIG).exists():
+            raise InputError(f"{results}: not the folder of a run; give RESULTS behind the references")
         if not captions_file(results, split).exists():
             raise InputError(
                 f"{results}: a folder without captions of the split {split}; caption them first: prproduct caption "

@@ -169,13 +169,14 @@ def raise_for_images(path: Path, what: str, images: Collection[ImageId], advice:
     prproduct.lab.errors.InputError: a.json: no caption of images: 0, 1, 2, 3, 4 and 2 more
     """
     if images:
-        shown = ", ".join(map(repr, sorted(images, key=str)[:SHOWN]))  # 7 and "7" are two images
+        shown = ", ".join(repr(image)[:80] for image in sorted(images, key=str)[:SHOWN])  # 7 and "7" are two images
         more = f" and {len(images) - SHOWN} more" if len(images) > SHOWN else ""
         raise InputError(f"{path}: {what}: {shown}{more}{advice}")
 
 
 def _karpathy(path: Path, images: list[dict[str, Any]], split: str) -> dict[ImageId, list[str]]:
-    of_split = [entry for entry in images if entry.get("split") == split]
+    names = ("train", "restval") if split == "train" else (split,)  # validation images that this split trains on
+    of_split = [entry for entry in images if entry.get("split") in names]
     ids = [image_id_field(path, entry, "cocoid" if "cocoid" in entry else "imgid") for entry in of_split]
     raise_for_repeated(path, "images listed more than once", ids)
     captions = [[_sentence(path, s) for s in object_list(path, entry.get("sentences", []))] for entry in of_split]

@@ -9,6 +9,7 @@ prproduct/captioning/ready/NAME.safetensors    weights in float16, at most 10 MB
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -148,6 +149,9 @@ def bundle(
     which: Annotated[str, typer.Option("--epoch", help="best or last")] = "best",
 ) -> None:
     """Make ready captioners of runs, one for each product."""
+    products = Counter(str(config_of(runs.read(folder)).product) for folder in folders)
+    if repeated := [product for product, count in products.items() if count > 1]:
+        raise InputError(f"more than one run of product {repeated[0]}; give one run for each product")
     for folder in folders:
         card = write(folder, data, licence, place, which)
         print(f"{card}: {card.with_suffix('.safetensors').stat().st_size / 1e6:.1f} MB, {_about(read_json(card))}")

@@ -56,7 +56,7 @@ class Run(observations.Run):
     @cached_property
     def scores(self) -> Scores | None:
         """The scores of its test captions; None if they are not scored."""
-        return read_scores(self.record.folder)
+        return read_scores(self.record.folder, self.record.config["data"])
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -38,8 +39,8 @@ class Scores:
     reasons: dict[str, str]  # for the columns without a number
 
 
-def read_scores(folder: Path) -> Scores | None:
-    """The scores of test captions by column; None if the captions are not scored."""
+def read_scores(folder: Path, data: Mapping[str, Any]) -> Scores | None:
+    """The scores of test captions by column, of a run on `data`; None if the captions are not scored."""
     if not scores_file(folder, "test").exists():
         return None
     content = scores_of(folder)
@@ -54,16 +55,17 @@ def read_scores(folder: Path) -> Scores | None:
             reasons[column] = str(content["failures"].get(metric, "it was not asked for, or is not a number"))
     if SHARE_TRUE in content["scores"]:
         numbers[SHARE_TRUE] = 100 * float(content["scores"][SHARE_TRUE])
-    return Scores(_search(content), content["images"], numbers, reasons)
+    return Scores(_search(content, data), content["images"], numbers, reasons)
 
 
-def _search(content: dict[str, Any]) -> str:
-    """The settings of a search, in words.
+def _search(content: dict[str, Any], data: Mapping[str, Any]) -> str:
+    """The settings of a search in words, and the captions and features if they are not those of the run.
 
-    >>> _search({"how": {"split": "test", "epoch": "best", "search": {"beams": 5, "shortest": 3}}, "images": 1000})
+    >>> _search({"how": {"split": "test", "epoch": "best", "search": {"beams": 5, "shortest": 3}}, "images": 1000}, {})
     '1,000 test images, 5 beams, best epoch, shortest 3'
-    >>> _search({"how": {"search": {"beams": 5, "longest": 4}}, "images": 1000})
-    '1,000 ? images, 5 beams, ? epoch, longest 4'
+    >>> how = {"search": {"beams": 5, "longest": 4}, "data": {"captions": "b7"}}
+    >>> _search({"how": how, "images": 1000}, {"captions": "a3"})
+    '1,000 ? images, 5 beams, ? epoch, longest 4, other captions b7'
     """
     how = content["how"]
     own = how["search"]
@@ -78,7 +80,13 @@ def _search(content: dict[str, Any]) -> str:
         for name in usual
         if name != "beams" and own.get(name, usual[name]) != usual[name]
     ]
-    return ", ".join([*words, *other])
+    scored = how.get("data", {})
+    elsewhere = [
+        f"other {name} {scored[name]}"
+        for name in ("captions", "features")
+        if name in scored and scored[name] != data.get(name)
+    ]
+    return ", ".join([*words, *other, *elsewhere])
 
 
 def beams_text(beams: object) -> str:

@@ -45,7 +45,8 @@ def _headline(groups: Sequence[Group], comparisons: Sequence[Comparison]) -> str
         return "Nothing can be compared: no other product was trained in the same configuration as the inner product P."
     name = "PR" if asked[0].product == "pr" else "the other product"
     if not any(comparison.adjusted is not None for comparison in asked):
-        return f"Whether {name} captions better than the inner product P cannot be said: it takes at least two seeds."
+        why = "it takes at least two seeds, with different differences"
+        return f"Whether {name} captions better than the inner product P cannot be said: {why}."
     outcomes = [observations.outcome(one.difference, one.adjusted, lambda mean: mean > 0) for one in asked]
     better, worse = outcomes.count("better"), outcomes.count("worse")
     question = f"Does {name} caption better than the inner product P?"

@@ -40,7 +40,7 @@ def contents(path):
 def test_features_of_all_pictures_with_the_encoder_in_the_files_attributes(tmp_path, folder):
     encoder = small_encoder()
     outcome = grids.write(tmp_path / "f.h5", pictures.find([folder]), encoder)
-    assert outcome == grids.Outcome(10, (), False)
+    assert outcome == grids.Outcome(10, 0, (), False)
     opened = features.open(tmp_path / "f.h5")
     assert sorted(opened.ids) == [*range(10)]
     assert opened.attributes["encoder"] == "small"
@@ -49,6 +49,7 @@ def test_features_of_all_pictures_with_the_encoder_in_the_files_attributes(tmp_p
     expected = encoder([Image.open(folder / "3.png")])[0]
     assert np.array_equal(opened.of(3), expected.astype(np.float16).astype(np.float32))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["f.h5", "pictures"]
+    assert grids.write(tmp_path / "f.h5", pictures.find([folder]), encoder).known == 10
 
 
 @pytest.mark.parametrize("stop_after", [1, 2, 3])
@@ -61,7 +62,7 @@ def test_stopped_and_gone_on_with_it_is_the_same_file(tmp_path, folder, monkeypa
     stopped = grids.write(
         tmp_path / "f.h5", found, small_encoder(), progress=seen.append, stop=lambda: len(seen) > stop_after
     )
-    assert stopped == grids.Outcome(3 * stop_after, (), True)
+    assert stopped == grids.Outcome(3 * stop_after, 0, (), True)
     assert not (tmp_path / "f.h5").exists()
     assert grids.write(tmp_path / "f.h5", found, small_encoder(), progress=seen.append).written == 10
     assert seen == [0, *range(3, 3 * stop_after + 1, 3), *range(3 * stop_after, 10, 3), 10]
