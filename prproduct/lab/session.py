@@ -72,6 +72,7 @@ def train_task(
         return runs.read(folder).finished
 
     hardware = hardware or Hardware()
+    connected_before = torch.distributed.is_available() and torch.distributed.is_initialized()
     # Signal handlers first: a signal while processes are being started must not orphan them.
     with StopSignals() as stop, threads_set(hardware.threads):
         fabric = hardware.start(precision)
@@ -85,6 +86,8 @@ def train_task(
                     TrainingLoop(task, fabric, run, settings, shown, stop).train()
             if opened and progress:
                 progress.say(summary())
+            if fabric.world_size > 1 and not connected_before:
+                torch.distributed.destroy_process_group()  # else gloo's threads may abort the process as it exits
         finally:
             for run in opened:
                 run.close()

@@ -113,5 +113,4 @@ def train_as(rank, processes, port, config, folder, start):
         "MASTER_PORT": str(port),
     }
     run(config, folder, start=start)
-    torch.distributed.destroy_process_group()
     os._exit(0)

@@ -153,7 +153,6 @@ def train_as(rank, processes, port, config, folder, resume, stop_at, stop=signal
             (Path(folder) / "said").write_text(str(error))
             os._exit(2)
         raise
-    torch.distributed.destroy_process_group()
     os._exit(0)  # Gloo's threads may outlive the group, and abort a process that leaves in the usual way
 
 

@@ -175,12 +175,17 @@ def epoch_lines(runs: ByProduct[R], key: str, scale: float) -> tuple[Line, ...]:
 def lines(values: Values) -> tuple[Line, ...]:
     """Return a line for each product: the mean over seeds, with a band of one standard deviation if there are several.
 
+    It has the places that all seeds have: elsewhere it would jump between the means of different seeds.
+
     >>> lines({"pr": {0: {1: 2.0, 2: 1.0}, 1: {1: 4.0, 2: math.nan}}})
     (Line(product='pr', x=(1, 2), y=(3.0, 1.0), low=(1.585..., 1.0), high=(4.414..., 1.0)),)
+    >>> lines({"pr": {0: {0: 1.0, 40: 2.0}, 1: {0: 1.0, 20: 3.0, 40: 2.0}}})[0].x
+    (0, 40)
     """
     drawn = []
     for product, seeds in values.items():
-        places = sorted({place for found in seeds.values() for place in found})
+        every = [set(found) for found in seeds.values() if found]
+        places = sorted((set.intersection(*every) or set.union(*every)) if every else ())
         samples = [_sample(found.get(place, math.nan) for found in seeds.values()) for place in places]
         mean = tuple(sample.mean for sample in samples)
         deviation = [sample.std or 0.0 for sample in samples]
