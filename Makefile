@@ -37,6 +37,7 @@ test-gpu: ## all tests that a GPU can run, and the bench, on DEVICE=cuda; writes
 figures: .venv/installed ## draw the figures of docs/
 	.venv/bin/python docs/figures.py
 	.venv/bin/python docs/probe_figure.py
+	.venv/bin/python docs/results/draw.py
 
 numerics: .venv/installed ## measure the sweep of docs/numerics.md
 	.venv/bin/python benchmarks/numerics.py

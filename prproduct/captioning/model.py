@@ -40,10 +40,6 @@ class Memory(NamedTuple):
         """The images at an index, or where a mask is True."""
         return Memory(*(tensor[index] for tensor in self))
 
-    def repeat(self, times: int) -> Memory:
-        """Each image `times` times, consecutively."""
-        return Memory(*(tensor.repeat_interleave(times, 0) for tensor in self))
-
 
 class State(NamedTuple):
     """Hidden states and cells of both LSTMs, each (rows, hidden); a row is a caption that is being generated."""

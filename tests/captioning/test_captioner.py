@@ -119,7 +119,7 @@ def test_a_repeated_memory_gives_the_same_steps_as_rows_that_share_an_image():
     memory = model.encode(features, present)
     state = model.begin(memory).repeat(2)
     shared = model.step(words[:, 1], state, memory)
-    apart = model.step(words[:, 1], state, memory.repeat(2))
+    apart = model.step(words[:, 1], state, memory.select(torch.arange(memory.images).repeat_interleave(2)))
     assert relative_error(shared.logits, apart.logits) < 1e-12
     chosen = memory.select(torch.tensor([2, 0]))
     assert torch.equal(chosen.regions[1], memory.regions[0])
