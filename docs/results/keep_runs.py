@@ -16,6 +16,7 @@ from typing import Any
 
 from prproduct.lab import runs
 from prproduct.lab.files import as_json, replace_durably
+from prproduct.lab.record_files import ANGLES, METRICS
 
 LAST = 4  # recorded steps
 STATISTICS = ("min_sin", "sample_min_sin", "mean_sin")
@@ -57,11 +58,11 @@ def keep(folder: Path, target: Path) -> None:
     target.mkdir(parents=True, exist_ok=True)
     config = json.loads((folder / runs.CONFIG).read_text())
     replace_durably(target / runs.CONFIG, as_json(shortened(config)))
-    shutil.copy(folder / runs.METRICS, target)
-    if (folder / runs.ANGLES).exists() and (folder / runs.ANGLES).stat().st_size:
-        replace_durably(target / "angles_at_end.json", as_json(angles_at_end(folder / runs.ANGLES)))
+    shutil.copy(folder / METRICS, target)
+    if (folder / ANGLES).exists() and (folder / ANGLES).stat().st_size:
+        replace_durably(target / "angles_at_end.json", as_json(angles_at_end(folder / ANGLES)))
         if config["config"]["seed"] == 0:
-            shutil.copy(folder / runs.ANGLES, target)
+            shutil.copy(folder / ANGLES, target)
     for scores in folder.glob("results/scores_*.json"):
         (target / "results").mkdir(exist_ok=True)
         replace_durably(target / "results" / scores.name, as_json(shortened(json.loads(scores.read_text()))))
@@ -79,7 +80,7 @@ def keep_gpt(path: Path, target: Path) -> None:
             for step, layers in angles.items()
             for layer, values in layers.items()
         ]
-        (target / runs.ANGLES).write_text("".join(lines))
+        (target / ANGLES).write_text("".join(lines))
     replace_durably(target / path.name, as_json(run))
 
 

@@ -10,7 +10,8 @@ from typing import Any
 from torch import nn
 
 from prproduct.lab.files import writing
-from prproduct.lab.runs import ANGLES, TENSORBOARD, Run
+from prproduct.lab.record_files import ANGLES
+from prproduct.lab.runs import TENSORBOARD, Run
 from prproduct.probe import AngleProbe
 
 

@@ -6,10 +6,8 @@ their length at its checkpoint, so that they end as if it had not been stopped.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,23 +17,16 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from prproduct.lab.errors import InputError
-from prproduct.lab.files import as_json, check_file, read_bytes, read_json, replace_durably, writing
+from prproduct.lab.files import as_json, check_file, read_json, replace_durably, writing
+from prproduct.lab.record_files import ANGLES, LARGEST, METRICS, RecordFile, angles_mark, read_metrics
 
 FORMAT = 1
-CONFIG, METRICS, ANGLES, CHECKPOINTS, TENSORBOARD = (
-    "config.json",
-    "metrics.jsonl",
-    "angles.jsonl",
-    "checkpoints",
-    "tensorboard",
-)
+CONFIG, CHECKPOINTS, TENSORBOARD = "config.json", "checkpoints", "tensorboard"
 RESULTS = "results"  # what was made with the weights: captions and their scores
 # Options that change what is recorded or shown but no number of the training: not part of a run's identity.
 HARMLESS = ("angles", "log_every")
 _LOCK = ".lock"
 _CHECKPOINTED = ".checkpointed"  # exists once a checkpoint was written
-_LARGEST = {METRICS: 256 << 20, ANGLES: 4 << 30}  # bytes; a hundred times what the longest runs of the paper need
-_CHECKSUM = re.compile(rb', "checksum": "([0-9a-f]{16})"}$')
 
 
 class Run:
@@ -101,35 +92,28 @@ class Run:
             self._covered = self._angles.bytes
             record = {**record, "angles": {"bytes": self._angles.bytes, "checksum": self._angles.checksum()}}
         body = json.dumps(record, ensure_ascii=False, allow_nan=False)
-        line = f'{body[:-1]}, "checksum": "{self._metrics.checksum(body.encode())}"}}\n'.encode()
-        path = self._metrics.path
-        with writing(path), path.open("ab") as stream:
-            stream.write(line)
-            stream.flush()
-            os.fsync(stream.fileno())
-        self._metrics.add(line)
+        self._metrics.append(f'{body[:-1]}, "checksum": "{self._metrics.checksum(body.encode())}"}}\n'.encode())
 
     def records(self) -> dict[str, dict[str, Any]]:
         """Fsync both record files, and return their lengths and checksums for a checkpoint."""
         found = {}
-        for growing in (self._metrics, self._angles):
-            with writing(growing.path), growing.path.open("ab") as stream:
-                os.fsync(stream.fileno())
-            growing.read_on()
-            found[growing.path.name] = {"bytes": growing.bytes, "checksum": growing.checksum()}
+        for file in (self._metrics, self._angles):
+            file.append()
+            file.read_on()
+            found[file.path.name] = {"bytes": file.bytes, "checksum": file.checksum()}
         return found
 
     def check(self, records: Mapping[str, Mapping[str, Any]]) -> None:
         """Raise InputError if the record files do not start with their content at a checkpoint. Writes nothing."""
         for name in (METRICS, ANGLES):
             path, known = self.folder / name, records.get(name, {"bytes": 0})
-            size = check_file(path, _LARGEST[name]) if os.path.lexists(path) else 0
+            size = check_file(path, LARGEST[name]) if os.path.lexists(path) else 0
             if size < known["bytes"]:
                 raise InputError(
                     f"{path}: has {size} bytes, at the last checkpoint it had {known['bytes']}; records are lost; "
                     "bring the file back, or give --restart to train from the start"
                 )
-            found = _Growing(path)
+            found = RecordFile(path)
             found.read_on(known["bytes"])
             if known["bytes"] and found.checksum() != known["checksum"]:
                 raise InputError(
@@ -166,38 +150,9 @@ class Run:
 
     def _follow(self) -> None:
         """Compute the checksums of the files so far."""
-        self._metrics, self._angles = (_Growing(self.folder / name) for name in (METRICS, ANGLES))
-        marks = [mark["bytes"] for line in _lines(self._metrics) if (mark := _angles_mark(line))]
+        self._metrics, self._angles = (RecordFile(self.folder / name) for name in (METRICS, ANGLES))
+        marks = [mark["bytes"] for line in read_metrics(self._metrics) if (mark := angles_mark(line))]
         self._covered = marks[-1] if marks else 0
-
-
-class _Growing:
-    """The running checksum of an append-only file."""
-
-    def __init__(self, path: Path) -> None:
-        self.path, self.bytes, self._sha256 = path, 0, hashlib.sha256()
-
-    def add(self, content: bytes) -> None:
-        self.bytes += len(content)
-        self._sha256.update(content)
-
-    def read_on(self, until: int | None = None) -> None:
-        """Read what was appended to the file since, or up to the length `until`."""
-        if not self.path.exists():
-            return
-        try:
-            with self.path.open("rb") as file:
-                file.seek(self.bytes)
-                while block := file.read(1 << 20 if until is None else min(1 << 20, until - self.bytes)):
-                    self.add(block)
-        except OSError as error:
-            raise InputError(f"{self.path}: cannot be read ({error.strerror or error})") from None
-
-    def checksum(self, more: bytes = b"") -> str:
-        """Return the checksum of what was read, followed by `more`."""
-        whole = self._sha256.copy()
-        whole.update(more)
-        return whole.hexdigest()[:16]
 
 
 @dataclass(frozen=True)
@@ -236,7 +191,7 @@ def read(folder: str | Path) -> Record:
     folder = Path(folder)
     if not os.path.lexists(folder / CONFIG):
         raise InputError(f"{folder / CONFIG}: no such file; give the folder of a run")
-    return Record(folder, read_json(folder / CONFIG), tuple(_lines(_Growing(folder / METRICS))))
+    return Record(folder, read_json(folder / CONFIG), tuple(read_metrics(RecordFile(folder / METRICS))))
 
 
 def folder_name(product: str) -> str:
@@ -255,50 +210,6 @@ def read_config(folder: str | Path) -> Record:
     if not isinstance(config.get("environment", {}), dict):
         raise InputError(f"{folder / CONFIG}: is not the configuration of a run, its environment is not an object")
     return Record(folder, config, ())
-
-
-def _lines(so_far: _Growing) -> list[dict[str, Any]]:
-    """Return the records of metrics.jsonl; each is compared with its checksum, if it has one."""
-    path = so_far.path
-    content = read_bytes(path, _LARGEST[METRICS]) if os.path.lexists(path) else b""
-    records = []
-    for number, line in enumerate(content.split(b"\n")[:-1], start=1):
-        try:
-            record = json.loads(line)
-            known = isinstance(record["event"], str) and isinstance(record.get("step", 0), int)
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-            known = False
-        if not known:
-            raise InputError(f"{path}, line {number}: is not a record of a run; the file is corrupt")
-        if ends := _CHECKSUM.search(line):
-            if so_far.checksum(line[: ends.start()] + b"}") != ends[1].decode():
-                raise InputError(f"{path}, line {number}: it or a line before it was changed since it was written")
-            del record["checksum"]
-        so_far.add(line + b"\n")
-        records.append(record)
-    return records
-
-
-def check_angles(record: Record) -> None:
-    """Raise InputError if angles.jsonl does not match its checksums in metrics.jsonl."""
-    path = record.folder / ANGLES
-    size, so_far = check_file(path, _LARGEST[ANGLES]), _Growing(path)
-    for line in record.metrics:
-        mark = _angles_mark(line)
-        if mark is None:
-            continue
-        if size < mark["bytes"]:
-            raise InputError(f"{path}: has {size} bytes, of which {mark['bytes']} were written; records are lost")
-        before = so_far.bytes
-        so_far.read_on(mark["bytes"])
-        if so_far.checksum() != mark.get("checksum"):
-            raise InputError(f"{path}, bytes {before} to {so_far.bytes}: were changed since they were written")
-
-
-def _angles_mark(line: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the size and checksum of angles.jsonl that a record of metrics.jsonl has, if it has them."""
-    mark = line.get("angles")
-    return mark if isinstance(mark, dict) and isinstance(mark.get("bytes"), int) else None
 
 
 def refuse_another(folder: str | Path, identity: Mapping[str, Any]) -> None:

@@ -7,9 +7,9 @@ import pytest
 from sweep_jobs import asked_to_stop, breaks, job, killed
 from training_runs import SMALL, assert_same_run, run
 
-from prproduct.lab import runs
 from prproduct.lab.errors import InputError
 from prproduct.lab.progress import NoSweepProgress
+from prproduct.lab.record_files import ANGLES
 from prproduct.lab.sweep import Plan, plan, sweep
 from prproduct.lab.sweep.pool import Pool
 
@@ -59,7 +59,7 @@ def test_a_run_whose_process_was_killed_ends_as_if_nothing_had_happened(swept):
     run(PR, swept.here / "undisturbed")
     assert_same_run(swept.here / "killed", swept.here / "undisturbed")
     assert_same_run(swept.here / "whole", swept.here / "undisturbed")
-    angles = [(swept.here / name / runs.ANGLES).read_text() for name in ("killed", "undisturbed")]
+    angles = [(swept.here / name / ANGLES).read_text() for name in ("killed", "undisturbed")]
     assert angles[0] == angles[1]
 
 

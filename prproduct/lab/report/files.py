@@ -10,10 +10,11 @@ from typing import TypeVar
 from prproduct.lab import runs
 from prproduct.lab.errors import InputError
 from prproduct.lab.files import check_writable_file, read_json, replace_durably, writing
+from prproduct.lab.record_files import ANGLES, check_angles
 from prproduct.lab.report.content import Bullets, Code, Paragraph, Section, Text
 from prproduct.lab.report.markdown import markdown
 from prproduct.lab.report.page import html
-from prproduct.lab.runs import ANGLES, CONFIG, FORMAT, Record, check_angles
+from prproduct.lab.runs import CONFIG, FORMAT, Record
 from prproduct.probe import AngleRecord, read_jsonl
 
 Source = TypeVar("Source")
@@ -62,7 +63,7 @@ def angles_of(record: Record) -> list[AngleRecord]:
     path = record.folder / ANGLES
     if not os.path.lexists(path):
         return []
-    check_angles(record)
+    check_angles(record.folder, record.metrics)
     try:
         return read_jsonl(path)
     except UnicodeDecodeError:

@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeVar
 
 from prproduct.lab.errors import InputError
+from prproduct.lab.record_files import METRICS
 from prproduct.lab.report.content import ORDER, Block, Code, Line, Paragraph, Text, number, ordered
 from prproduct.lab.report.statistics import SIGNIFICANCE, PairedDifference, Sample
-from prproduct.lab.runs import METRICS, Record
+from prproduct.lab.runs import Record
 from prproduct.probe import AngleRecord
 
 BASELINE = "p"
