@@ -13,8 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+from prproduct.captioning.paper import METRICS, TABLE_2
+from prproduct.classification.paper import TABLE_1
 from prproduct.lab import runs
-from prproduct.lab.report.statistics import PairedDifference, Sample, paired_difference
+from prproduct.lab.report.statistics import PairedDifference, Sample, paired_difference, power
 
 HERE = Path(__file__).parent
 Scores = dict[str, dict[int, float]]  # product → seed → score
@@ -69,19 +71,55 @@ class Study:
     folder: str
     score: Callable[[Path], float]
     paper: str = "–"  # PR − P of the paper
+    papers: tuple[tuple[float, float], ...] = ()  # (P, PR) of the paper's networks that this one stands for
     digits: int = 2
     larger_is_better: bool = False
 
 
+def _papers(data: str, *families: str) -> tuple[tuple[float, float], ...]:
+    """Return (P, PR) of the paper's networks on CIFAR: of these families, or of all."""
+    rows = [row for row in TABLE_1 if row.data == data]
+    return tuple((row.p, row.pr) for row in rows if not families or row.arch.startswith(families))
+
+
 ERROR, LOSS = "test error, %", "validation loss"
+COCO = ((TABLE_2["rl"]["p"][METRICS.index("CIDEr")], TABLE_2["rl"]["pr"][METRICS.index("CIDEr")]),)
 STUDIES = (
-    Study("CIFAR-10, ResNet-8", ERROR, "cifar/cifar10/resnet8", classifier, "−0.27 (mean of 4 deep nets)"),
-    Study("CIFAR-100, ResNet-8", ERROR, "cifar/cifar100/resnet8", classifier, "−0.16 (mean of 4 deep nets)"),
-    Study("CIFAR-10, WRN-10-2", ERROR, "cifar/cifar10/wrn-10-2", classifier, "−0.31 (WRN-28-10)"),
-    Study("CIFAR-10, DenseNet-BC-16-12", ERROR, "cifar/cifar10/densenet-bc-16-12", classifier, "−0.17 (BC-100-12)"),
+    Study(
+        "CIFAR-10, ResNet-8",
+        ERROR,
+        "cifar/cifar10/resnet8",
+        classifier,
+        "−0.27 (mean of 4 deep nets)",
+        _papers("cifar10"),
+    ),
+    Study(
+        "CIFAR-100, ResNet-8",
+        ERROR,
+        "cifar/cifar100/resnet8",
+        classifier,
+        "−0.16 (mean of 4 deep nets)",
+        _papers("cifar100"),
+    ),
+    Study(
+        "CIFAR-10, WRN-10-2",
+        ERROR,
+        "cifar/cifar10/wrn-10-2",
+        classifier,
+        "−0.31 (WRN-28-10)",
+        _papers("cifar10", "wrn"),
+    ),
+    Study(
+        "CIFAR-10, DenseNet-BC-16-12",
+        ERROR,
+        "cifar/cifar10/densenet-bc-16-12",
+        classifier,
+        "−0.17 (BC-100-12)",
+        _papers("cifar10", "densenet"),
+    ),
     Study("CIFAR-10, ViT-4-64", ERROR, "cifar/cifar10/vit-4-64", classifier),
     Study("Fashion-MNIST, 5-layer MLP", ERROR, "gradients/fashion-mnist/mlp", classifier),
-    Study("Flickr8k captions", "CIDEr, %", "flickr8k", captioner, "+1.1 (COCO)", 1, larger_is_better=True),
+    Study("Flickr8k captions", "CIDEr, %", "flickr8k", captioner, "+1.1 (COCO)", COCO, 1, larger_is_better=True),
     Study("Python's manual, character GPT", LOSS, "char-gpt", char_gpt, digits=4),
 )
 GPT, WITHOUT_GPT = STUDIES[-1:], STUDIES[:-1]
@@ -92,7 +130,7 @@ RATES = tuple(
 # Other measures of the same runs. What the plan compares is above.
 SECONDARY = (
     *(
-        replace(study, measure=measure, score=score, paper="–", digits=digits)
+        replace(study, measure=measure, score=score, paper="–", papers=(), digits=digits)
         for study in STUDIES
         if study.score is classifier
         for measure, score, digits in (
@@ -102,7 +140,7 @@ SECONDARY = (
         )
     ),
     Study("Flickr8k captions, cross-entropy", LOSS, "flickr8k", captioner_loss, digits=4),
-    Study("Flickr8k captions, cross-entropy", "CIDEr, %", "flickr8k", captioner_before, "+0.1 (COCO)", 1),
+    Study("Flickr8k captions, cross-entropy", "CIDEr, %", "flickr8k", captioner_before, "+0.1 (COCO)", digits=1),
 )
 
 
@@ -181,6 +219,80 @@ def difference_table(studies: tuple[Study, ...] = STUDIES) -> str:
             columns = (study.name, study.measure, c.n, c.baseline, c.own, c.difference, c.p_value, study.paper)
             lines.append("| " + " | ".join(columns) + " |")
     return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Gain:
+    """By how much PR's score is better than P's, in the unit of the score; below 0 it is worse."""
+
+    baseline: float  # P's mean score
+    difference: PairedDifference  # PR − P
+    sign: int  # 1 if a larger score is better, else −1
+
+    @classmethod
+    def of(cls, study: Study) -> Gain | None:
+        """The gain; None for fewer than 3 pairs, whose interval says nothing."""
+        by_product = scores(study)
+        p, pr = (by_product.get(name, {}) for name in ("p", "pr"))
+        found = paired_difference(pr, p)
+        if found is None or found.n < 3 or found.low is None:
+            return None
+        baseline = statistics.fmean(p[seed] for seed in p.keys() & pr.keys())
+        return cls(baseline, found, 1 if study.larger_is_better else -1)
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The ends of the 95 % interval."""
+        assert self.difference.low is not None, "checked by `of`"
+        assert self.difference.high is not None, "checked by `of`"
+        low, high = sorted((self.sign * self.difference.low, self.sign * self.difference.high))
+        return low, high
+
+    def of_the_paper(self, study: Study) -> tuple[float, float] | None:
+        """The paper's gain here, if it is the same in points, and if it is the same share of P's score."""
+        if not study.papers:
+            return None
+        p, pr = (statistics.fmean(values) for values in zip(*study.papers, strict=True))
+        points = self.sign * (pr - p)
+        return points, points * self.baseline / p
+
+
+def excluded_table() -> str:
+    """Return a row for each study: the gains and losses outside of the interval, the power, and the cost."""
+    lines = [
+        "| study | excluded: a gain above | a loss above | power for the paper's gain, in points | as a share of P "
+        "| CPU time, PR / P |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for study in STUDIES:
+        gain = Gain.of(study)
+        if gain is None:
+            continue
+        low, high = gain.interval
+        ends = ["any" if end <= 0 else f"{end:.{study.digits}f}" for end in (high, -low)]
+        paper, std = gain.of_the_paper(study), gain.difference.std
+        powers = [_percent(power(size, std, gain.difference.n)) if std else "–" for size in paper or ()] or ["–", "–"]
+        lines.append("| " + " | ".join((study.name, *ends, *powers, _cost(study))) + " |")
+    return "\n".join(lines)
+
+
+def _percent(share: float) -> str:
+    return "> 99 %" if share > 0.99 else f"{100 * share:.0f} %"
+
+
+def _cost(study: Study) -> str:
+    """Return the ratio of the CPU time of training under PR to that under P, the median over pairs and its range."""
+    if study.score is char_gpt:
+        return "–"
+    found = folders(study)
+    own, of_p = ({seed: _seconds(study, run) for seed, run in found[name].items()} for name in ("pr", "p"))
+    ratios = [own[seed] / of_p[seed] for seed in own if seed in of_p]
+    return f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+
+
+def _seconds(study: Study, run: Path) -> float:
+    record = runs.read(run / "xe" if study.score is captioner else run)
+    return sum(epoch["time"]["cpu_seconds"] for epoch in record.of("epoch"))
 
 
 def others_table(studies: tuple[Study, ...] = STUDIES, other: str = "p") -> str:
@@ -267,7 +379,7 @@ def angles(study: Study) -> Angles | None:
 def angle_table(found: list[Angles]) -> str:
     """Return a row for each study: layers in which min |sin θ| is larger under PR, by how much, ρ with the scores."""
     lines = [
-        "| study | n | mean \\|sin θ\\| of P (least layer) | larger under PR (by pairs) | mean change "
+        "| study | n | mean \\|sin θ\\| of P (least layer) | layers with a larger mean (pairs) | mean change "
         "| smallest and largest change of a layer | output layer (pairs in which larger) | ρ with the improvement |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
@@ -294,9 +406,16 @@ def angle_table(found: list[Angles]) -> str:
 
 def pages() -> dict[str, list[str]]:
     """Return the tables of each page."""
-    differences, found = difference_table(), [each for study in STUDIES if (each := angles(study))]
+    found = [each for study in STUDIES if (each := angles(study))]
+    differences = difference_table()
     return {
-        "README.md": [differences, difference_table(SECONDARY), others_table(WITHOUT_GPT), angle_table(found)],
+        "README.md": [
+            differences,
+            excluded_table(),
+            difference_table(SECONDARY),
+            others_table(WITHOUT_GPT),
+            angle_table(found),
+        ],
         "char-gpt.md": [difference_table(RATES), others_table(GPT), others_table(GPT, "pr")],
         "../../README.md": [differences],
     }
