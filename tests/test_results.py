@@ -11,7 +11,9 @@ RESULTS = Path(__file__).parents[1] / "docs" / "results"
 
 @pytest.fixture(scope="module")
 def tables():
-    return runpy.run_path(str(RESULTS / "tables.py"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(RESULTS)  # as for `python docs/results/tables.py`
+        return runpy.run_path(str(RESULTS / "tables.py"))
 
 
 def test_the_pages_show_the_numbers_of_the_records(tables):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import tables
+import studies
 from matplotlib import pyplot
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -17,7 +17,7 @@ P_COLOUR, PR_COLOUR = "#0072b2", "#d55e00"
 
 def draw_gains() -> Figure:
     """Draw PR's gain over P in each study, in % of P's score, with its 95 % interval, and the paper's."""
-    rows = [(study, gain) for study in tables.STUDIES if (gain := tables.Gain.of(study))]
+    rows = [(study, gain) for study in studies.STUDIES if (gain := studies.Gain.of(study))]
     figure, axes = pyplot.subplots(figsize=(7.2, 1.0 + 0.36 * len(rows)), layout="constrained")
     axes.axvline(0, color="black", linewidth=0.8, zorder=0)
     marks: dict[str, tuple[list[float], list[int]]] = {}
@@ -45,7 +45,7 @@ def draw_gains() -> Figure:
 
 def draw_angles() -> Figure:
     """Draw the change of min |sin θ| under PR in every layer, with its 95 % interval, a panel for each study."""
-    found = [each for study in tables.STUDIES if (each := tables.angles(study))]
+    found = [each for study in studies.STUDIES if (each := studies.angles(study))]
     rows = [len(each.means) for each in found]
     figure, panels = pyplot.subplots(
         len(found),
