@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
-from functools import cache
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -42,7 +41,7 @@ class _Sequences(ProductLayer):
         # torch.compile leaves RNNs out of its graphs, but would compile the functions that they call, step by step.
         # torch.compiler.disable imports Dynamo, which takes more than a second; without Dynamo nothing is compiled.
         if "torch._dynamo" in sys.modules:
-            return _outside_of_graphs()(self, input, hx)
+            return torch.compiler.disable(_Sequences._forward)(self, input, hx)
         return self._forward(input, hx)
 
     def _forward(self: Any, input: Any, hx: Any) -> Any:
@@ -113,11 +112,6 @@ class _Sequences(ProductLayer):
             if self.dropout and depth < self.num_layers - 1:
                 data = F.dropout(data, self.dropout, self.training)
         return data, tuple(torch.stack(kind) for kind in zip(*last, strict=True))
-
-
-@cache
-def _outside_of_graphs() -> Callable[..., Any]:
-    return torch.compiler.disable(_Sequences._forward)
 
 
 class LSTM(_Sequences, torch.nn.LSTM):
