@@ -152,7 +152,7 @@ def test_unknown_products_are_refused_with_the_names_that_exist():
 def test_a_power_outside_p_and_pr_is_refused(power):
     with pytest.raises(ValueError, match=r"must be a number from 0 \(p\) to 1 \(pr\)"):
         resolve(f"tempered:{power}")
-    with pytest.raises(ValueError, match=r"must be a number from 0 \(p\) to 1 \(pr\), not at '0.5'"):
+    with pytest.raises(ValueError, match=r"must be a number from 0 \(p\) to 1 \(pr\), not '0.5'"):
         Tempered("0.5")
 
 
