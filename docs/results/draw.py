@@ -44,8 +44,8 @@ def draw_gains() -> Figure:
 
 
 def draw_angles() -> Figure:
-    """Draw the change of min |sin θ| under PR in every layer, with its 95 % interval, a panel for each study."""
-    found = [each for study in studies.STUDIES if (each := studies.angles(study))]
+    """Draw the change of min |sin θ| under PR in every layer, with its 95 % interval, for studies of 3 pairs or more."""
+    found = [each for study in studies.STUDIES if (each := studies.angles(study)) and len(each.improvements) > 2]
     rows = [len(each.means) for each in found]
     figure, panels = pyplot.subplots(
         len(found),
@@ -71,7 +71,7 @@ def draw_angles() -> Figure:
         panel.tick_params(axis="x", labelsize=8)
         panel.set_title(f"{each.study.name}, n = {len(each.improvements)}", fontsize=9, loc="left")
         panel.grid(axis="x", alpha=0.3)
-    panels[0, 0].set_xlim(-0.05, 0.05)  # one interval of three pairs goes beyond
+    panels[0, 0].set_xlim(-0.05, 0.05)  # some intervals of few pairs go beyond
     output = Line2D([], [], color=PR_COLOUR, marker="o", markersize=4, linewidth=1.4)
     figure.legend([output], ["output layer"], fontsize=8, loc="outside upper right", frameon=False)
     figure.supxlabel(
