@@ -44,7 +44,7 @@ def draw_gains() -> Figure:
 
 
 def draw_angles() -> Figure:
-    """Draw the change of min |sin θ| under PR in every layer, with its 95 % interval, for studies of 3 pairs or more."""
+    """Draw the change of min |sin θ| under PR in every layer with its 95 % interval, for studies of 3 pairs or more."""
     found = [each for study in studies.STUDIES if (each := studies.angles(study)) and len(each.improvements) > 2]
     rows = [len(each.means) for each in found]
     figure, panels = pyplot.subplots(
