@@ -1,4 +1,4 @@
-"""The rows of the table: layers, nets and the caption reward, and their targets.
+"""The rows of the table: layers and nets, and their targets.
 
 Targets are ratios to the native layer or net, for `pr` in float32 on two cores.
 """
@@ -14,7 +14,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from prproduct.bench.networks import GPT, InPlaceNet
-from prproduct.bench.reward import RewardCase
 from prproduct.bench.timing import Step
 from prproduct.classification import models
 from prproduct.classification.models.vit import ViT
@@ -178,7 +177,7 @@ def net(
     return Case(group, f"{name}, batch {batch}", build, (batch, 3, 32, 32), target, autocast, classes=10)
 
 
-CASES: list[Case | RewardCase] = [
+CASES: list[Case] = [
     linear(128, 784, 256),
     linear(128, 512, 512),
     linear(2048, 512, 2048, autocast=AUTOCAST_TARGET),
@@ -200,7 +199,6 @@ CASES: list[Case | RewardCase] = [
     net("transformers", "ViT-S of 4×4 patches", ViT, 16, 1.08, AUTOCAST_TARGET),
     Case("transformers", "GPT-2 of 6 layers, 2×256 tokens", GPT, (2, 256), 1.08, classes=50257, vocabulary=50257),
     net("inplace", "residuals added in place", InPlaceNet, 32, None),
-    RewardCase(),
 ]
 
 SWEEPS: dict[str, tuple[str, list[Case]]] = {  # by the name for --sweep: what is varied, and the cases
@@ -219,7 +217,7 @@ SWEEPS: dict[str, tuple[str, list[Case]]] = {  # by the name for --sweep: what i
 }
 
 
-def chosen(only: Sequence[str]) -> list[Case | RewardCase]:
+def chosen(only: Sequence[str]) -> list[Case]:
     """Return the cases whose group is, or whose name contains, one of the words of `only`; all cases if it is empty.
 
     >>> [case.name for case in chosen(["gru", "→512"])]
@@ -233,7 +231,7 @@ def chosen(only: Sequence[str]) -> list[Case | RewardCase]:
     return [case for case in CASES if case in wanted]
 
 
-def _matching(word: str) -> list[Case | RewardCase]:
+def _matching(word: str) -> list[Case]:
     part = word.lower().replace("×", "x")  # x for ×, which keyboards lack
     return [case for case in CASES if case.group == word.lower() or part in case.name.lower().replace("×", "x")]
 

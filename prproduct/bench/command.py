@@ -17,7 +17,6 @@ from prproduct.bench.cases import Case, chosen, swept
 from prproduct.bench.machine import Machine, check_device
 from prproduct.bench.measure import measure
 from prproduct.bench.results import Report, Settings, remarks, table
-from prproduct.bench.reward import RewardCase
 from prproduct.bench.timing import Budget
 from prproduct.lab.errors import InputError
 from prproduct.lab.progress import progress_bar
@@ -95,17 +94,12 @@ def _settings(
     return Settings(product, dtype, autocast, threads, compile, sweep, cast(Memory, memory), device)
 
 
-def _measure_all(cases: Sequence[Case | RewardCase], report: Report, budget: Budget, reference: bool) -> None:
-    """Append a row to the report for each case; one that cannot be measured on this machine is listed as left out."""
+def _measure_all(cases: Sequence[Case], report: Report, budget: Budget, reference: bool) -> None:
+    """Append a row to the report for each case."""
     with progress_bar(total=len(cases)) as update:
         for case in cases:
             update(description=case.name)
-            try:
-                report.rows.append(measure(case, report.settings, budget, reference))
-            except InputError as error:
-                if len(cases) == 1:
-                    raise
-                report.left_out[case.name] = str(error)
+            report.rows.append(measure(case, report.settings, budget, reference))
             update(advance=1)
 
 

@@ -15,7 +15,6 @@ from prproduct.bench.cases import Case
 from prproduct.bench.literal import make_literal, why_not_literal
 from prproduct.bench.profiling import kept_bytes, path_of, peak_bytes
 from prproduct.bench.results import NOT_ASKED_FOR, Row, Settings
-from prproduct.bench.reward import RewardCase
 from prproduct.bench.timing import AGAIN, NATIVE, OURS, REFERENCE, Budget, CudaTimer, Step, time_interleaved
 from prproduct.ops.autograd import Memory
 
@@ -61,13 +60,11 @@ def autocast(enabled: bool, device_type: str = "cpu") -> AbstractContextManager[
     return torch.autocast(device_type, dtype=torch.bfloat16, enabled=enabled)
 
 
-def measure(case: Case | RewardCase, settings: Settings, budget: Budget, with_reference: bool = True) -> Row:
+def measure(case: Case, settings: Settings, budget: Budget, with_reference: bool = True) -> Row:
     """Measure a case and return its row.
 
     With `with_reference` the literal formula is measured too, unless it would take too much memory.
     """
-    if isinstance(case, RewardCase):
-        return case.measure(budget)
     dtype, device = getattr(torch, settings.dtype), torch.device(settings.device)
     with made_on(device):
         variants = Variants.of(case, settings.product, dtype, settings.memory)

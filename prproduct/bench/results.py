@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from rich import box
@@ -84,7 +84,6 @@ class Report:
     machine: Machine
     settings: Settings
     rows: list[Row]
-    left_out: dict[str, str] = field(default_factory=dict)  # cases that could not be measured here, and why
 
     def to_json(self) -> str:
         """Return the run as JSON; ratios and verdicts are written beside the times they are computed from."""
@@ -96,7 +95,7 @@ class Report:
         data = json.loads(text)
         known = {field.name for field in fields(Row)}
         rows = [Row(**{name: value for name, value in row.items() if name in known}) for row in data["rows"]]
-        return cls(Machine(**data["machine"]), Settings(**data["settings"]), rows, data.get("left_out", {}))
+        return cls(Machine(**data["machine"]), Settings(**data["settings"]), rows)
 
 
 def _derived(row: Row) -> dict[str, Any]:
@@ -115,7 +114,6 @@ def _derived(row: Row) -> dict[str, Any]:
 
 _STYLES = {Verdict.MET: "green", Verdict.MISSED: "red", Verdict.NOISY: "yellow", Verdict.OPEN: ""}
 _MARKS = {Verdict.MET: "✓", Verdict.MISSED: "✗", Verdict.NOISY: "?", Verdict.OPEN: ""}
-SMALL = 0.1  # smaller ratios are shown with two significant digits
 _COLUMNS = ("native ms", "time ×", "±", "target", "", "literal ×", "saved ×", "peak ×", "path")
 
 
@@ -128,13 +126,11 @@ def table(report: Report) -> Table:
     for index, row in enumerate(report.rows):
         last_of_group = index + 1 < len(report.rows) and report.rows[index + 1].group != row.group
         result.add_row(*_cells(row), end_section=last_of_group)
-    for name in report.left_out:
-        result.add_row(name, *("–" if heading else "" for heading in _COLUMNS))
     return result
 
 
 def remarks(report: Report) -> list[str]:
-    """Return lines below the table: rows that are too noisy, not measured, or without the literal formula, and why."""
+    """Return lines below the table: rows that are too noisy or without the literal formula, and why."""
     lines = []
     for row in report.rows:
         if row.verdict is Verdict.NOISY:
@@ -155,9 +151,7 @@ def remarks(report: Report) -> list[str]:
     for row in report.rows:
         if row.without_reference not in (None, NOT_ASKED_FOR):
             skipped.setdefault(str(row.without_reference), []).append(row.name)
-    lines += [f"– no literal formula for {'; '.join(names)}: {reason}" for reason, names in skipped.items()]
-    lines += [f"– not measured: {name}: {reason}" for name, reason in report.left_out.items()]
-    return lines
+    return lines + [f"– no literal formula for {'; '.join(names)}: {reason}" for reason, names in skipped.items()]
 
 
 def _cells(row: Row) -> list[str]:
@@ -166,7 +160,7 @@ def _cells(row: Row) -> list[str]:
         row.name,
         f"{times.native_ms:.2f}",
         f"[{style}]{_number(times.ratio)}[/]" if style else _number(times.ratio),
-        _number(times.spread) if times.ratio < SMALL else f"{times.spread:.2f}",
+        _number(times.spread),
         _number(row.target),
         _MARKS[row.verdict],
         _number(times.reference_ratio, 1),
@@ -177,6 +171,4 @@ def _cells(row: Row) -> list[str]:
 
 
 def _number(value: float | None, digits: int = 2) -> str:
-    if value is None:
-        return "–"
-    return f"{value:.2g}" if 0 < value < SMALL else f"{value:.{digits}f}"
+    return "–" if value is None else f"{value:.{digits}f}"

@@ -13,9 +13,7 @@ from prproduct.bench.measure import Variants, measure
 from prproduct.bench.networks import GPT, InPlaceNet
 from prproduct.bench.profiling import CPP, PLAIN, kept_bytes, path_of
 from prproduct.bench.results import Settings
-from prproduct.bench.reward import RewardCase
-from prproduct.bench.timing import AGAIN, OURS, REFERENCE, Budget
-from prproduct.bench.timing import NATIVE as NATIVE_STEP
+from prproduct.bench.timing import OURS, REFERENCE, Budget
 from prproduct.classification.models.vit import ViT
 from prproduct.lab.errors import InputError
 from prproduct.ops import kernels
@@ -39,7 +37,6 @@ def test_the_table_has_every_row_of_the_targets():
     assert [sum(case.group == group for case in CASES) for group in ("nets", "transformers", "inplace")] == [4, 2, 1]
     assert all(case.target for case in (*LAYERS, *NETS) if case.group != "inplace")
     assert sum(case.autocast_target is not None for case in (*LAYERS, *NETS)) == 3
-    assert [case.target for case in CASES if case.group == "reward"] == [1 / 100]
     assert len({case.name for case in CASES}) == len(CASES)
 
 
@@ -154,13 +151,6 @@ def test_a_linear_layer_keeps_one_output():
     row = measure(case, Settings(), ONE_ROUND, with_reference=False)
     assert row.saved_ratio == pytest.approx(1 + (4 * 3) / (4 * 5))
     assert row.without_reference == "not asked for"
-
-
-def test_the_reward_is_measured_beside_pycocoevalcap_in_as_many_turns_as_asked_for():
-    row = measure(RewardCase(images=2), Settings(), Budget(rounds=3, seconds=100.0, warm_up=1))
-    assert {name: len(seconds) for name, seconds in row.seconds.items()} == {NATIVE_STEP: 3, AGAIN: 3, OURS: 3}
-    assert row.target == 1 / 100
-    assert row.saved_ratio is None
 
 
 def test_targets_are_for_float32_and_with_torch_compile_for_nets():

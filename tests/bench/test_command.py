@@ -4,7 +4,6 @@ import json
 
 import pytest
 import torch
-from rich.console import Console
 from torch import nn
 
 from prproduct import cli
@@ -12,8 +11,7 @@ from prproduct.bench import cases, command
 from prproduct.bench.cases import Case
 from prproduct.bench.machine import Machine
 from prproduct.bench.plot import save
-from prproduct.bench.results import Report, Row, Settings, remarks, table
-from prproduct.bench.reward import RewardCase
+from prproduct.bench.results import Report, Row, Settings, remarks
 from prproduct.bench.timing import AGAIN, NATIVE, OURS, REFERENCE
 
 TINY = [
@@ -192,30 +190,6 @@ def test_remarks_say_which_rows_cannot_be_judged_and_why():
 def test_remarks_say_where_the_literal_formula_did_not_run():
     large = row(without_reference="too large")
     assert remarks(Report(MACHINE, Settings(), [large])) == ["– no literal formula for a layer: too large"]
-
-
-def test_a_case_that_lacks_something_here_is_a_row_with_its_reason_and_the_others_are_measured(monkeypatch, capsys):
-    monkeypatch.setattr(cases, "CASES", [TINY[0], RewardCase()])
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert status_of("--no-reference") == 0
-    out = capsys.readouterr().out
-    assert "Linear 4×5→3" in out
-    assert out.count("CIDEr-D of 64×6 captions") == 2
-    assert "– not measured: CIDEr-D of 64×6 captions, beside pycocoevalcap:" in out
-    assert "pip install 'prproduct[captions]'" in out
-    assert status_of("--json") == 0
-    assert "pycocoevalcap" in Report.from_json(capsys.readouterr().out).left_out[RewardCase.name]
-    assert status_of("--only", "reward") == 2, "nothing is left to show"
-    assert capsys.readouterr().err.strip().count("\n") == 0
-
-
-def test_a_small_ratio_is_shown_with_its_digits_and_judged(capsys):
-    quick = row("quick", ours=(0.0047, 0.0048, 0.0049), target=1 / 20)
-    Console(width=200).print(table(Report(MACHINE, Settings(), [quick])))
-    out = capsys.readouterr().out
-    assert "0.0048" in out
-    assert "0.05" in out
-    assert "✓" in out
 
 
 def test_remarks_say_that_other_programs_were_running():

@@ -7,11 +7,13 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from pycocoevalcap.cider.cider import Cider
+from torch.nn.utils.rnn import pad_sequence
 
 from prproduct.captioning.metrics import CiderReward, Frequencies, PackedCaptions, cider_d
 from prproduct.captioning.metrics.java import coco_captions
 from prproduct.captioning.metrics.reward import LARGEST_TOKEN, KeyReferences, StringReferences
-from prproduct.captioning.metrics.speed import pycocoevalcap_reward, reward_calls, spliced_samples, to_ids
+from prproduct.captioning.metrics.tokenizer import tokenize_all
 from prproduct.lab.errors import InputError
 from prproduct.ops import kernels
 
@@ -114,17 +116,21 @@ def test_int32_and_transposed_samples_are_read_alike():
 
 
 def test_real_captions_have_pycocoevalcaps_scores():
-    """One sample an image, so that both count n-grams in the same references."""
-    references = to_ids(list(coco_captions("val").values())[:300])
-    batch, rows = spliced_samples(references, images=300, samples=1, length=20)
-    _, theirs = pycocoevalcap_reward(references, batch, rows)()
-    np.testing.assert_allclose(CiderReward.of(PackedCaptions.pack(references))(batch, rows), theirs, rtol=0, atol=1e-9)
-    assert 0.1 < theirs.mean() < 5, "half right, as a model's"
+    """The first caption of each image is scored against the others."""
+    ids: dict[str, int] = {}
+    images = [tokenize_all(captions) for captions in list(coco_captions("val").values())[:300]]
+    tokens = [
+        [[ids.setdefault(word, len(ids) + 1) for word in text.split()] for text in captions] for captions in images
+    ]
+    samples = pad_sequence([torch.tensor([*first, 0]) for first, *_ in tokens], batch_first=True)
+    scores = CiderReward.of(PackedCaptions.pack([others for _, *others in tokens]))(samples, torch.arange(300))
 
-
-def test_both_sides_of_the_speed_measurement_score_the_same_captions():
-    ours, theirs = reward_calls(images=3, samples=2)
-    assert len(ours()) == len(theirs()[1]) == 6
+    words = {index: [as_words(caption) for caption in captions] for index, captions in enumerate(tokens)}
+    references, candidates = (
+        {index: texts[part] for index, texts in words.items()} for part in (slice(1, None), slice(1))
+    )
+    np.testing.assert_allclose(scores, Cider().compute_score(references, candidates)[1], rtol=0, atol=1e-9)
+    assert 0.1 < scores.mean() < 5
 
 
 @pytest.mark.parametrize(
