@@ -194,8 +194,8 @@ class TrainingLoop:
             self.fabric.backward(sums["loss"] * (self.fabric.world_size / batch.global_size))
             # The one synchronisation with a GPU, after backward is queued; no weight has changed yet.
             totals, stop, due = self._over_all_processes(sums)
-            if not math.isfinite(totals["loss"]):
-                self._end_diverged("loss", lambda: task.sums(task.model, batch))
+        if not math.isfinite(totals["loss"]):  # outside of the probe, which would count the repeated forward
+            self._end_diverged("loss", lambda: task.sums(task.model, batch))
         norm = self._clip()
         self.optimizer.step()
         self.optimizer.zero_grad()
@@ -329,9 +329,9 @@ class TrainingLoop:
         *totals, stop, save = summed(self.fabric, [*own, self.stop.asked, due])
         return dict(zip(sums, totals, strict=True)), stop > 0, save > 0
 
-    def _clip(self) -> dict[str, float]:
+    def _clip(self) -> dict[str, float | None]:
         """Clip the norm, then the values of the gradients; return the norm before clipping if it was computed."""
-        record = {}
+        record: dict[str, float | None] = {}
         if self.settings.clip_norm:
             norm = self.fabric.clip_gradients(
                 self.model, self.optimizer, max_norm=self.settings.clip_norm, error_if_nonfinite=False
@@ -340,7 +340,7 @@ class TrainingLoop:
             skipped = self.fabric.strategy.precision.precision == "16-mixed"  # the GradScaler skips such a step
             if not math.isfinite(value) and not skipped:
                 self._end_diverged("gradient", lambda: None)
-            record["gradient_norm"] = value if math.isfinite(value) else 0.0
+            record["gradient_norm"] = _or_null(value)
         if self.settings.clip_value:
             self.fabric.clip_gradients(self.model, self.optimizer, clip_val=self.settings.clip_value)
         return record
@@ -380,7 +380,7 @@ class TrainingLoop:
 
 
 def _or_null(value: float) -> float | None:
-    """Return None for NaN and infinity, which JSON cannot express: an evaluation may overflow in eval mode."""
+    """Return None for NaN and infinity, which JSON cannot express."""
     return value if math.isfinite(value) else None
 
 

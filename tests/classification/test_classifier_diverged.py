@@ -1,5 +1,6 @@
 """A loss that is not finite ends the run: the step and the layer are named, and the last good checkpoint is kept."""
 
+import json
 import math
 import re
 from dataclasses import replace
@@ -69,6 +70,16 @@ def test_the_step_and_the_layer_are_named_and_the_checkpoint_is_kept(tmp_path, m
     record = runs.read(tmp_path / "a")
     assert record.of("diverged")[0]["step"] == 11
     assert not record.finished
+
+
+def test_the_angles_of_the_step_leave_out_the_forward_that_looks_for_the_layer(tmp_path, monkeypatch):
+    break_at(monkeypatch, STEPS + 3, a_layer_gives_nan)
+    with pytest.raises(DivergedError):
+        run(replace(NET, angles=1), tmp_path / "a")
+    records = [json.loads(line) for line in (tmp_path / "a" / "angles.jsonl").read_text().splitlines()]
+    assert [(record["step"], record["calls"]) for record in records if record["step"] >= STEPS + 2] == [
+        (step, 1) for step in (STEPS + 2, STEPS + 3) for _ in ("fc1", "fc2", "fc3")
+    ]
 
 
 def test_a_rate_that_is_too_large_ends_so_and_again_when_resumed(tmp_path):
