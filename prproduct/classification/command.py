@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from prproduct.classification.data.fetch import download_bars
+from prproduct.classification.recipes import recipe
 from prproduct.classification.training import ClassifierConfig, config_of, train
 from prproduct.lab.checks import product_name
 from prproduct.lab.hardware import Hardware
@@ -41,12 +42,21 @@ def _folder(values: Mapping[str, Any]) -> Path:
 
 def _stored(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the run's folder, and the options recorded there if the run is resumed or restarted."""
-    return {**stored_in(_folder(values), values, _options), "run": _folder(values)}
+    options_of = _options if values["resume"] else _own_options
+    return {**stored_in(_folder(values), values, options_of), "run": _folder(values)}
 
 
 def _options(record: Record) -> dict[str, Any]:
     config = config_of(record)
     return {field.name: getattr(config, field.name) for field in fields(config)}
+
+
+def _own_options(record: Record) -> dict[str, Any]:
+    """Return the options without those of the recipe: another network or number of epochs changes these."""
+    options = _options(record)
+    full = recipe(options["arch"], options["data"])
+    of_recipe = {**asdict(full.scaled(options["epochs"])), "epochs": full.epochs}
+    return {name: None if value == of_recipe.get(name) else value for name, value in options.items()}
 
 
 @takes_options_of(ClassifierConfig, Hardware, stored=_stored)

@@ -191,6 +191,19 @@ def test_max_steps_ends_in_the_middle_of_an_epoch_and_resumes(capsys, monkeypatc
     assert checkpoints.steps(tmp_path / "a" / "checkpoints")[-1] == 5
 
 
+def test_restart_with_another_length_has_the_recipe_of_that_length(capsys, tmp_path):
+    net, short = ["--arch", "resnet8", "--batch-size", "400", "--limit-train", "400"], ["--accelerator", "cpu"]
+    for run_name, words in (("a", ["--epochs", "2", "--learning-rate", "0.3"]), ("new", ["--epochs", "5"])):
+        typed(capsys, *net, *words, *short, "--max-steps", "1", "--run", run_name)
+    shutil.rmtree("a/checkpoints")
+    (tmp_path / "a" / ".checkpointed").unlink()  # as if it had ended in its first minutes
+    assert runs.read("a").config["config"]["recipe"]["milestones"] == [1, 1]
+    status, said = typed(capsys, "--run-dir", "a", "--restart", "--epochs", "5", *short)
+    assert status == 0, said
+    own, new = (runs.read(folder).config["config"]["recipe"] for folder in ("a", "new"))
+    assert own == {**new, "learning_rate": 0.3}
+
+
 def test_limit_train_takes_the_first_images(capsys, tmp_path):
     status, said = typed(capsys, *QUICK, "--limit-train", "100", "--epochs", "1", "--run", "a", "--threads", "1")
     assert status == 0
