@@ -19,7 +19,7 @@ from prproduct.classification.data.locate import find
 from prproduct.classification.data.sources import SOURCES, source
 from prproduct.classification.training import ClassifierConfig, train
 from prproduct.lab import runs
-from prproduct.lab.checks import check_known, check_least
+from prproduct.lab.checks import check_known, check_least, product_name
 from prproduct.lab.errors import InputError
 from prproduct.lab.hardware import Hardware
 from prproduct.lab.options import option
@@ -88,6 +88,8 @@ class Choice:
     def __post_init__(self) -> None:
         check_known("scale", self.scale, SCALES)
         check_least("seeds", self.seeds, 1)
+        if self.product:
+            object.__setattr__(self, "product", tuple(map(product_name, self.product)))
         for name in ("arch", "data", "product"):
             given = getattr(self, name) or ()
             if len(set(given)) < len(given):

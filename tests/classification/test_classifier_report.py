@@ -233,6 +233,20 @@ def test_products_that_all_guess_are_tested(tmp_path, pr):
     assert "The difference is not significant (p" in text
 
 
+def test_products_that_learned_as_little_as_p_are_tested(tmp_path):
+    found = pairs(tmp_path, {"p": [60.0, 60.5], "pr": [21.0, 21.5], "tempered:0.5": [60.2, 60.4]})
+    text = text_of([summary(found, comparisons(found))])
+    assert "0.05 points worse (n = 2). Test error 60.30 % (n = 2), P's 60.25 % (n = 2). The difference is not" in text
+
+
+@pytest.mark.parametrize("errors", [(90.0, 90.0, 90.0), (89.85, 89.75, 90.05)])
+def test_the_study_of_gradients_answers_nothing_where_nothing_learned(tmp_path, errors):
+    found = pairs(
+        tmp_path, {name: [error] for name, error in zip(("p", "no-length", "no-direction"), errors, strict=True)}
+    )
+    assert "of the gradient" not in plain(summary(found, comparisons(found)).blocks[0].text)
+
+
 def test_the_study_of_gradients_answers_its_question_in_the_first_sentence(tmp_path):
     found = pairs(tmp_path, STUDY)
     first = plain(summary(found, comparisons(found)).blocks[0].text).replace("\u00a0", " ")
@@ -296,11 +310,15 @@ def test_the_papers_table_stands_beside_ours_with_the_seeds_it_takes(tmp_path):
 
 def test_a_training_is_called_the_full_recipe_only_if_all_of_it_is(tmp_path):
     full = {"arch": "resnet8", "data": "cifar10", "epochs": 164}
-    pairs(tmp_path / "full", {"p": [25.0], "pr": [24.0]}, **full)
+    pairs(tmp_path / "full", {"p": [25.0], "pr": [24.0]}, normalisation="widespread", **full)
     pairs(tmp_path / "short", {"p": [25.0], "pr": [24.0]}, limit_train=5000, max_steps=30, **full)
+    pairs(
+        tmp_path / "other", {"p": [25.0], "pr": [24.0]}, normalisation="true", clip_norm=1.0, precision="bf16", **full
+    )
     text = all_said([tmp_path])
     assert "| 164, the full recipe | 1, 1" in text
     assert "| 164; limit_train 5000; max_steps 30 | 1, 1" in text
+    assert "| 164; clip_norm 1.0; precision bf16; normalisation true | 1, 1" in text
 
 
 def test_the_gradient_study_stands_beside_ours(tmp_path):

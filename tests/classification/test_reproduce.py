@@ -200,6 +200,7 @@ def test_when_nothing_finished_there_is_no_table_and_no_page(capsys, pages):
         (["--seeds", "0"], "seeds is 0, it must be at least 1"),
         (["--product", "q"], "unknown product 'q'"),
         (["--product", "p", "--product", "p"], "product is given twice"),
+        (["--product", "tempered:.5", "--product", "tempered:0.5"], "product is given twice"),
         (["--arch", "vgg"], "no network is named 'vgg'"),
         (["--data", "imagenet"], "no data set is named 'imagenet'"),
         (["--epochs", "0"], "epochs is 0"),

@@ -123,8 +123,10 @@ def _training(group: Group) -> str:
     own, full = group.settings, recipe(group.arch, group.data)
     shortened = own["epochs"] != full.epochs
     expected = {**asdict(full.scaled(own["epochs"]) if shortened else full), "limit_train": None, "max_steps": None}
-    expected["milestones"] = list(expected["milestones"])  # as in JSON
-    changed = [f"{name} {own.get(name)}" for name, value in expected.items() if own.get(name) != value]
+    expected |= {"milestones": list(expected["milestones"]), "clip_norm": 0.0, "precision": "32"}  # as in JSON
+    if group.data.startswith("cifar"):
+        expected["normalisation"] = "widespread"  # that of the author's code
+    changed = [f"{name} {own[name]}" for name, value in expected.items() if own.get(name, value) != value]
     length = f"{own['epochs']} of the recipe's {full.epochs}" if shortened else str(full.epochs)
     return "; ".join([length, *changed]) if changed or shortened else f"{length}, the full recipe"
 

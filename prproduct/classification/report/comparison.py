@@ -67,7 +67,7 @@ class Group:
     def learned(self, product: str) -> bool:
         """Return True if the product's error is nearer to the best product's than to that of guessing."""
         own = self.sample(product, "last")
-        return own is None or own.mean <= self.halfway
+        return own is None or (own.mean <= self.halfway and not self.at_chance(product))
 
     def at_chance(self, product: str) -> bool:
         """Return True if the product's error is at least 95 % of that of guessing."""

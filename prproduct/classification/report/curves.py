@@ -59,9 +59,9 @@ def angles(group: Group) -> list[Section]:
     sin = _charts(
         by_layer(records, lambda record: record.sample_min_sin if record.training else None),
         "min |sin θ|",
-        "The smallest |sin θ| between a layer's weight vectors and the data vectors of one image, averaged over the "
-        "images of a batch: the statistic of the paper's figures. Near 0 the two are nearly parallel, where P hardly "
-        "turns w.",
+        "The smallest |sin θ| between a layer's weight vectors and the data vectors of one image (a linear layer of a "
+        "transformer: of one token), averaged over the batch: the statistic of the paper's figures. Near 0 the two are "
+        "nearly parallel, where P hardly turns w.",
         None,
     )
     share = _charts(

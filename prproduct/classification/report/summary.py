@@ -54,11 +54,13 @@ def _is_better(difference: float) -> bool:
 
 
 def _which_gradient(group: Group) -> str | None:
-    """Return which part of the gradient learns without the other (the paper's §1); None if the group lacks runs."""
+    """Return which part of the gradient learns without the other (the paper's §1); None if P did not learn."""
     both, without_length = group.sample(BASELINE, "last"), group.sample("no-length", "last")
     lacking = next((name for name in ("no-direction", "no-direction-w") if name in group.counted), None)
     without_direction = group.sample(lacking, "last") if lacking else None
     if lacking is None or both is None or without_length is None or without_direction is None:
+        return None
+    if not group.learned(BASELINE):
         return None
     direction_learns, length_learns = group.learned("no-length"), group.learned(lacking)
     if direction_learns == length_learns:
@@ -106,7 +108,7 @@ def _significance(comparison: Comparison) -> str:
     p_value = f"p{NBSP}" + (text.replace(" ", NBSP) if text.startswith("<") else f"={NBSP}{text}")
     group = comparison.group
     no_run_learned = min(group.errors(comparison.product, "last").values()) > group.halfway
-    if no_run_learned and not group.at_chance(BASELINE):
+    if no_run_learned and group.learned(BASELINE):
         return f"A difference of this size needs no test ({p_value})."
     return f"The difference is {'' if comparison.adjusted < SIGNIFICANCE else 'not '}significant ({p_value})."
 
