@@ -24,7 +24,7 @@ from prproduct.lab.options import (
     takes_options_of,
 )
 from prproduct.lab.progress import NoTrainingProgress, TrainingProgress
-from prproduct.lab.runs import Record, folder_name
+from prproduct.lab.runs import Record, folder_name, read
 
 CaptionsOption = Annotated[
     str, typer.Option("--captions", help="a folder of `prproduct data captions`, or world: the embedded toy world")
@@ -36,9 +36,10 @@ FeaturesOption = Annotated[
 
 def _run_folder(values: Mapping[str, Any]) -> Path:
     """The folder of --run-dir, or the default one for the other options."""
-    product = values["product"] or ("same" if values["start"] else "pr")
-    name = f"captioner-{folder_name(product)}-{values['phase']}-{values['seed']}"
-    return Path(values["run"] or Path("runs") / name)
+    if values["run"]:
+        return Path(values["run"])
+    product = values["product"] or str(config_of(read(values["start"])).product if values["start"] else "pr")
+    return Path("runs") / f"captioner-{folder_name(product)}-{values['phase']}-{values['seed']}"
 
 
 def _stored(values: Mapping[str, Any]) -> dict[str, Any]:

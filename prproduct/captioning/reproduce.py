@@ -35,7 +35,7 @@ from prproduct.captioning.report.gallery import find_examples
 from prproduct.captioning.results import choose_examples, write_results
 from prproduct.captioning.training import train
 from prproduct.lab import runs
-from prproduct.lab.checks import check_known, check_least
+from prproduct.lab.checks import check_known, check_least, product_name
 from prproduct.lab.errors import InputError
 from prproduct.lab.files import check_writable
 from prproduct.lab.options import option, takes_options_of
@@ -99,6 +99,9 @@ class Choice:
     def __post_init__(self) -> None:
         check_known("scale", self.scale, SCALES)
         check_least("seeds", self.seeds, 1)
+        products = tuple(map(product_name, self.product or ()))
+        if len(set(products)) < len(products):
+            raise InputError(f"product is given twice: {', '.join(products)}")
 
 
 def pairs(choice: Choice) -> list[tuple[CaptionerConfig, CaptionerConfig]]:

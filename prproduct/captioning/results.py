@@ -93,7 +93,8 @@ def write_captions(
     images = dataset.captions.of(split)
     if not images:
         raise InputError(f"there are no images of the split {split} to caption")
-    write_examples(examples_file(folder, split), choose_examples(images))
+    if split == "test":  # the split that reports show
+        write_examples(examples_file(folder, split), choose_examples(images))
     how = {
         "split": split,
         "epoch": which,

@@ -183,15 +183,10 @@ class ReinforceTask(CrossEntropyTask):
         words = candidates.flatten(0, 1)  # (images · candidates, steps)
         inputs = torch.cat([torch.zeros_like(words[:, :1]), words[:, :-1]], 1)
         logits = model(*batch.regions, inputs, mask=caption_mask(words)).float()
-        advantages = (rewards - baseline).flatten().to(logits.dtype)
-        loss = reinforce(log_probabilities(logits, words), words, advantages)
-        return {
-            "loss": loss,
-            "reward": rewards.sum(),
-            "baseline": baseline.sum(),
-            "advantage": (rewards - baseline).abs().sum(),
-            "words": (words != 0).sum(),
-        }
+        advantages = rewards - baseline
+        loss = reinforce(log_probabilities(logits, words), words, advantages.flatten().to(logits))
+        sums = {"reward": rewards.sum(), "baseline": baseline.sum(), "advantage": advantages.abs().sum()}
+        return {"loss": loss, **{name: value.to(loss) for name, value in sums.items()}, "words": (words != 0).sum()}
 
     @torch.no_grad()
     def _candidates(self, batch: CaptionBatch) -> tuple[Tensor, Tensor | None]:
@@ -211,17 +206,17 @@ class ReinforceTask(CrossEntropyTask):
             return found.words, greedy(self._decoder, memory, limits=limits).words[:, 0]
 
     def _rewards(self, words: Tensor, greedy_words: Tensor | None, indices: Tensor) -> tuple[Tensor, Tensor]:
-        """Rewards and baselines, each (images, candidates), of words (images, candidates, steps).
+        """Rewards and baselines, each (images, candidates) in float64 on the CPU, of words (images, candidates, steps).
 
         The baseline is the reward of the image's greedy caption, or the mean reward of its other candidates.
         `indices` (images,) are those of the training images.
         """
         images, count, _ = words.shape
-        flat, flat_indices = words.flatten(0, 1), indices.repeat_interleave(count)
+        flat, flat_indices = words.flatten(0, 1).cpu(), indices.cpu().repeat_interleave(count)
         if greedy_words is None:
             rewards = self._reward(flat, flat_indices).view(images, count)
             return rewards, (rewards.sum(1, keepdim=True) - rewards) / (count - 1)
-        both = self._reward(torch.cat([flat, greedy_words]), torch.cat([flat_indices, indices]))
+        both = self._reward(torch.cat([flat, greedy_words.cpu()]), torch.cat([flat_indices, indices.cpu()]))
         return both[: len(flat)].view(images, count), both[len(flat) :, None].expand(images, count)
 
     def seconds(self) -> dict[str, float]:

@@ -207,6 +207,33 @@ def test_scores_against_other_references_are_printed_and_not_kept(lab, caption, 
         assert "left as it was: it has scores against the run's own captions" in err
 
 
+def test_test_images_that_nobody_described_are_captioned_and_not_scored(lab, caption, tmp_path, capsys):
+    shutil.copytree(lab / "p", tmp_path / "run", ignore=shutil.ignore_patterns("results"))
+    common = ("--split", "test", "--captions", lab / "captions", "--features", lab / "f.h5")
+    assert caption("--run", tmp_path / "run", *common)[0] == 0
+    captions = json.loads((tmp_path / "run" / "results" / "captions_test_results.json").read_text())
+    said_of = {entry["image_id"]: entry["caption"] for entry in captions}
+    vocabulary = prepared.read(lab / "captions").vocabulary
+    described = [Described(1, "1.png", "train", ("all red",), ("all red",))]
+    described += [Described(number, f"{number}.png", "test", (), ()) for number in (21, 22)]
+
+    def score(name, *more):
+        prepared.write(tmp_path / name, [*described, *more], vocabulary)
+        with pytest.raises(SystemExit) as end:
+            cli.main(["score", str(tmp_path / name), str(tmp_path / "run"), "--metrics", "bleu", "--json"])
+        said = capsys.readouterr()
+        return end.value.code, said.out, said.err
+
+    status, out, err = score("one", Described(23, "23.png", "test", (said_of[23],), (said_of[23],)))
+    assert status == 0, err
+    assert (json.loads(out)["images"], json.loads(out)["scores"]["Bleu_1"]) == (1, pytest.approx(1.0))
+    status, _, err = score("none", Described(23, "23.png", "test", (), ()))
+    assert (status, err) == (
+        2,
+        f"prproduct: {tmp_path}/none: no image of the split test has references to score with\n",
+    )
+
+
 def test_a_run_whose_scores_file_is_missing_is_named_before_anything_is_scored(lab, caption, tmp_path, monkeypatch):
     """METEOR takes minutes, and its score would have nowhere to go."""
     shutil.copytree(lab / "p", tmp_path / "run", ignore=shutil.ignore_patterns("results"))

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import shutil
 import statistics
 from dataclasses import fields, replace
@@ -30,7 +31,7 @@ from prproduct.lab.runs import Record
 
 
 def all_said(places):
-    return text_of(report.sections(found_in(places)))
+    return text_of(report.sections(found_in(places))).replace("\u00a0", " ")
 
 
 def both_phases(folder, ciders, **settings):
@@ -107,17 +108,26 @@ def test_one_corrupt_run_is_named_on_the_page_and_the_others_are_shown(tmp_path)
     (tmp_path / "runs" / "examples" / "results" / "examples_test.json").write_text("")
     path = made_run(tmp_path / "runs" / "older", "rl", "r", 3) / "config.json"
     config = json.loads(path.read_text())
-    del config["config"]["candidates"]
+    del config["config"]["samples"]
     path.write_text(json.dumps(config))
     report.write([tmp_path / "runs"], tmp_path / "report.md")
     text = (tmp_path / "report.md").read_text()
     assert "4 runs, 4 of them finished; 4 could not be read" in text
     assert "examples_test.json: is not JSON" in text
-    assert "older: its records or its configuration are not a run's (KeyError: 'candidates')" in text
+    assert "older: its records or its configuration are not a run's (KeyError: 'samples')" in text
     assert "scores_test.json: not the scores of captions" in text
     assert "cut/config.json: is not JSON" in text
     with pytest.raises(InputError, match="is not JSON"):
         report.write([tmp_path / "runs" / "cut"], tmp_path / "report.md")
+
+
+def test_reinforce_without_a_record_of_its_candidates_drew_them(tmp_path):
+    for product in ("p", "pr"):
+        path = made_run(tmp_path / product, "rl", product) / "config.json"
+        config = json.loads(path.read_text())
+        del config["config"]["candidates"]
+        path.write_text(json.dumps(config))
+    assert re.search(rf"REINFORCE rewards \|.*\| {config['config']['samples']} drawn", all_said([tmp_path]))
 
 
 def test_markdown_has_the_same_tables_and_its_charts(trained, tmp_path):
@@ -142,7 +152,7 @@ def test_means_deviations_and_the_paired_test_are_those_of_the_runs(tmp_path):
     assert expected < 0.05 < 2 * expected, "significant alone, not as one of two"
     assert "In none of 2 comparisons is the difference significant." in text
     assert (
-        f"REINFORCE changed test CIDEr: P from {statistics.mean(p):.1f} to {statistics.mean(p) + 10:.1f} (+10.0)"
+        f"REINFORCE changed test CIDEr: P from {statistics.mean(p):.1f} to {statistics.mean(p) + 10:.1f} (+10.0, n = 4)"
         in text
     )
 
@@ -273,10 +283,20 @@ def test_the_share_of_true_captions_is_in_the_table_and_the_summary(tmp_path):
         made_run(tmp_path / f"{product}-xe", "xe", product, true=before)
         made_run(tmp_path / f"{product}-rl", "rl", product, true=after)
     text = all_said([tmp_path])
-    assert "changed the share of true test captions, in percent: P from 84.0 to 59.0 (−25.0)" in text
+    assert "changed the share of true test captions, in percent: P from 84.0 to 59.0 (−25.0, n = 1)" in text
     assert "| CIDEr | SPICE | true" in text
     assert "| 50.0 | – | 59.0" in text
     assert "| +36.0" in text, "PR − P behind REINFORCE"
+
+
+def test_a_change_and_a_comparison_of_angles_are_of_the_seeds_that_both_have(tmp_path):
+    made_run(tmp_path / "xe-0", "xe", "pr", 0, 0.40, angles=0.1)
+    made_run(tmp_path / "xe-1", "xe", "pr", 1, 0.60, angles=0.6)
+    made_run(tmp_path / "p-0", "xe", "p", 0, 0.40, angles=0.2)
+    made_run(tmp_path / "rl-0", "rl", "pr", 0, 0.45)
+    text = all_said([tmp_path])
+    assert "PR from 40.0 to 45.0 (+5.0, n = 1)" in text
+    assert "min |sin θ| ends larger under PR than under P in 0 of 9 parts" in text
 
 
 def test_time_of_recording_angles_is_not_taken_for_that_of_the_product(tmp_path):
@@ -293,7 +313,7 @@ def test_angles_at_the_end_are_compared_part_by_part_in_both_phases(tmp_path):
         made_run(tmp_path / f"pr-{phase}", phase, "pr", angles=0.2 if phase == "xe" else 0.4)
     (group,) = groups(found_in([tmp_path]))
     xe, rl = group.stages
-    assert endings(series(xe), "output")["p"] == pytest.approx(0.3 + 0.08 + 0.001 * 22.5)
+    assert endings(series(xe), "output")["p"][0] == pytest.approx(0.3 + 0.08 + 0.001 * 22.5)
     text = all_said([tmp_path])
     assert "Angles in cross-entropy: min |sin θ| ends larger under PR than under P in 0 of 9 parts" in text
     assert "Angles in REINFORCE: min |sin θ| ends larger under PR than under P in 9 of 9 parts" in text

@@ -40,7 +40,7 @@ def scored(lab, tmp_path_factory):
 def bundled(scored, tmp_path, monkeypatch):
     """A folder of ready captioners in the place of the package's."""
     for product in ("pr", "p", "r"):
-        ready.write(scored / product, "Colours", LICENCE, tmp_path / "ready")
+        ready.save(*ready.make(scored / product, "Colours", LICENCE), tmp_path / "ready")
     monkeypatch.setattr(command, "open_ready", lambda: ready.open_ready(tmp_path / "ready"))
     return tmp_path / "ready"
 
@@ -82,21 +82,20 @@ def test_weights_are_those_of_the_run_in_float16(bundled, scored):
         assert torch.equal(value, whole[name].half().float())
 
 
-def test_what_makes_no_ready_captioner_is_one_line_and_writes_nothing(scored, tmp_path, monkeypatch):
+def test_what_makes_no_ready_captioner_is_one_line(scored, tmp_path, monkeypatch):
     shutil.copytree(scored / "p", tmp_path / "unscored", ignore=shutil.ignore_patterns("results"))
     with pytest.raises(InputError, match="its test captions are not scored"):
-        ready.write(tmp_path / "unscored", "Colours", LICENCE, tmp_path / "ready")
+        ready.make(tmp_path / "unscored", "Colours", LICENCE)
     with pytest.raises(InputError, match="the scores are of another epoch than the last one"):
-        ready.write(scored / "p", "Colours", LICENCE, tmp_path / "ready", "last")
+        ready.make(scored / "p", "Colours", LICENCE, "last")
     shutil.copytree(scored / "p", tmp_path / "odd")
     file = tmp_path / "odd" / "results" / "scores_test.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "how": None}))
     with pytest.raises(InputError, match=r"scores_test\.json: not the scores of captions"):
-        ready.write(tmp_path / "odd", "Colours", LICENCE, tmp_path / "ready")
+        ready.make(tmp_path / "odd", "Colours", LICENCE)
     monkeypatch.setattr(ready, "LARGEST", 1000)
     with pytest.raises(InputError, match="MB of weights in float16, where 0 are allowed; train a smaller network"):
-        ready.write(scored / "p", "Colours", LICENCE, tmp_path / "ready")
-    assert not (tmp_path / "ready").exists()
+        ready.make(scored / "p", "Colours", LICENCE)
 
 
 def test_a_damaged_bundle_is_named(bundled, caption, tmp_path):
@@ -144,6 +143,16 @@ def test_the_command_makes_a_bundle_of_runs(scored, tmp_path, capsys):
     files = {path.name for path in (tmp_path / "r").iterdir()}
     assert files == {"p.json", "p.safetensors", "pr.json", "pr.safetensors"}
     assert "Colours, seed 0, CIDEr" in capsys.readouterr().out
+
+
+def test_a_run_that_makes_no_captioner_keeps_the_others_from_being_written(scored, tmp_path, capsys):
+    shutil.copytree(scored / "pr", tmp_path / "unscored", ignore=shutil.ignore_patterns("results"))
+    runs = [str(scored / "p"), str(tmp_path / "unscored")]
+    with pytest.raises(SystemExit) as end:
+        cli.main(["bundle", *runs, "--data", "Colours", "--licence", LICENCE, "-o", str(tmp_path / "r")])
+    assert end.value.code == 2
+    assert "its test captions are not scored" in capsys.readouterr().err
+    assert not (tmp_path / "r").exists()
 
 
 def test_two_runs_of_one_product_are_refused_before_one_replaces_the_other(scored, tmp_path, capsys):

@@ -149,6 +149,7 @@ def test_pictures_of_other_images_are_refused_before_anything_is_trained(small_s
     [
         (["--scale", "huge"], "scale 'huge' is not known"),
         (["--seeds", "0"], "seeds is 0"),
+        (["--product", "tempered:.5", "--product", "tempered:0.5"], "product is given twice"),
         (["--threads", "3000000000"], "threads is 3000000000, it must be from 1 to 1024"),
         (["--captions", "world", "--features", "f.h5"], "the world has features of its own"),
         (["--captions", "nowhere"], "features of the images are needed"),

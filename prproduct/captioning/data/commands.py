@@ -60,7 +60,9 @@ def captions(
         if skip_empty:
             described, empty = sources.without_empty(described)
             note(f"{empty} captions without a word left out")
-        prepared.check(Path(files[0]), described)
+        prepared.check(", ".join(files), described, " (--skip-empty leaves them out)")
+        if not any(image.split == "train" for image in described):
+            raise InputError(f"{', '.join(files)}: no training images; all are in the splits val and test")
         words = _vocabulary(described, rule, minimum_count, longest)
     counted = load_frequencies(frequencies, words.words) if frequencies else None
     _print_summary(prepared.write(output, described, words, longest, counted), output)

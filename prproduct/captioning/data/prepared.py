@@ -168,12 +168,14 @@ def read(folder: str | Path) -> CaptionSet:
     return CaptionSet(vocabulary, captions.images, longest, frequencies)
 
 
-def check(path: Path, described: Sequence[Described]) -> None:
+def check(path: Path | str, described: Sequence[Described], advice: str = "") -> None:
     """Raise InputError for images that are repeated, of an unknown split, without captions, or with an empty one.
+
+    The message begins with `path`; for empty captions it ends with `advice`.
 
     >>> check(Path("a.json"), [Described(7, "cat.jpg", "val", (".",), ("",))])
     Traceback (most recent call last):
-    prproduct.lab.errors.InputError: a.json: empty captions of images: 7 (--skip-empty leaves them out)
+    prproduct.lab.errors.InputError: a.json: empty captions of images: 7
     """
     if not described:
         raise InputError(f"{path}: no images in it")
@@ -181,7 +183,7 @@ def check(path: Path, described: Sequence[Described]) -> None:
     unknown = [image.id for image in described if image.split not in SPLITS]
     raise_for_images(path, f"images of no split of {', '.join(SPLITS)}", unknown)
     empty = [image.id for image in described if not all(image.tokens)]
-    raise_for_images(path, "empty captions of images", empty, " (--skip-empty leaves them out)")
+    raise_for_images(path, "empty captions of images", empty, advice)
     # Test images need no references: they can be captioned without.
     without = [image.id for image in described if not image.tokens and image.split != "test"]
     raise_for_images(path, "no captions of train or val images", without)

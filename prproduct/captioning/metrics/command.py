@@ -76,7 +76,7 @@ def score(
         if prepared and isinstance(data, dict) and data.get("captions") == prepared.fingerprint:
             by_image = dict(zip(captions.images, captions.candidates, strict=True))
             add_scores(run, split, by_image, evaluation, chosen, extra_metrics(str(references)))
-            note(f"{file}: has these scores, for prproduct report")
+            note(f"{file}: has these scores{', for prproduct report' if split == 'test' else ''}")
         else:
             which = "against the run's own captions, without --subset, --frequencies and --tokenizer java"
             note(f"{file}: left as it was: it has scores {which}")
@@ -106,14 +106,19 @@ def _run_of(results: Path, split: str) -> Path | None:
 
 
 def _read(references: Path, prepared: CaptionSet | None, results: Path, split: str, subset: bool) -> PairedCaptions:
-    """The prepared references, or else those of a file, matched with the results."""
+    """The references matched with the results; test images of a prepared set that nobody described are left out."""
+    found = read_results(results)
     if prepared is not None:
-        known = {image.id: list(image.references) for image in prepared.of(split)}
+        known = {image.id: list(image.references) for image in prepared.of(split) if image.references}
+        if not known:
+            raise InputError(f"{references}: no image of the split {split} has references to score with")
+        undescribed = {image.id for image in prepared.of(split)} - known.keys()
+        found = {image: caption for image, caption in found.items() if image not in undescribed}
     elif (references.suffix.lower() == ".json") != (results.suffix.lower() == ".json"):
         raise InputError(f"{references} and {results}: give two .json files, or two of plain text")
     else:
         known = read_references(references, split)
-    return pair(references, known, results, read_results(results), subset)
+    return pair(references, known, results, found, subset)
 
 
 def _table(captions: PairedCaptions, evaluation: scoring.Evaluation) -> Table:

@@ -44,10 +44,10 @@ def pair(
     raise_for_images(results_path, "images that the references do not have", unknown)
     if subset:
         references = {image: references[image] for image in references if image in results}
-    missing, hint = references.keys() - results.keys(), " (--subset scores the others)"
-    raise_for_images(results_path, "no caption of images that have references", missing, hint)
     without = [image for image in references if not references[image]]
     raise_for_images(references_path, "images without a reference", without)
+    missing, hint = references.keys() - results.keys(), " (--subset scores the others)"
+    raise_for_images(results_path, "no caption of images that have references", missing, hint)
     return PairedCaptions(list(references), list(references.values()), [results[image] for image in references])
 
 
@@ -156,12 +156,12 @@ def _text(path: Path, value: str) -> str:
     return value
 
 
-def raise_for_repeated(path: Path, what: str, images: list[ImageId]) -> None:
+def raise_for_repeated(path: Path | str, what: str, images: list[ImageId]) -> None:
     """Raise InputError that names the images which occur more than once, if there are any."""
     raise_for_images(path, what, [image for image, count in Counter(images).items() if count > 1])
 
 
-def raise_for_images(path: Path, what: str, images: Collection[ImageId], advice: str = "") -> None:
+def raise_for_images(path: Path | str, what: str, images: Collection[ImageId], advice: str = "") -> None:
     """Raise InputError that says `what` is wrong with `images`, unless there are none.
 
     >>> raise_for_images(Path("a.json"), "no caption of images", [*range(7)])

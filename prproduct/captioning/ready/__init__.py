@@ -56,8 +56,8 @@ def open_ready(place: Path = PLACE) -> list[TrainedCaptioner]:
     ]
 
 
-def write(run: Path, data: str, licence: str, place: Path = PLACE, which: str = "best") -> Path:
-    """Make a ready captioner from a run whose test captions are scored, and return the path of its card."""
+def make(run: Path, data: str, licence: str, which: str = "best") -> tuple[dict[str, Any], bytes]:
+    """Make a ready captioner from a run whose test captions are scored, and return its card and its weights."""
     record = runs.read(run)
     config = config_of(record)
     scored = scores_of(run) if scores_file(run, "test").exists() else {}
@@ -96,10 +96,15 @@ def write(run: Path, data: str, licence: str, place: Path = PLACE, which: str = 
         },
         "scores": {"images": scored["images"], "search": scored["how"]["search"], **scored["scores"]},
     }
-    name = runs.folder_name(str(config.product))
-    replace_durably(place / f"{name}.safetensors", content)
-    replace_durably(place / f"{name}.json", as_json(card))
-    return place / f"{name}.json"
+    return card, content
+
+
+def save(card: dict[str, Any], weights: bytes, place: Path = PLACE) -> Path:
+    """Write a ready captioner to a folder, named after its product, and return the path of its card."""
+    path = place / f"{runs.folder_name(str(card['config']['product']))}.json"
+    replace_durably(path.with_suffix(".safetensors"), weights)
+    replace_durably(path, as_json(card))
+    return path
 
 
 def _read(path: Path) -> tuple[CaptionerConfig, dict[str, Any], Vocabulary]:
@@ -152,6 +157,5 @@ def bundle(
     products = Counter(str(config_of(runs.read(folder)).product) for folder in folders)
     if repeated := [product for product, count in products.items() if count > 1]:
         raise InputError(f"more than one run of product {repeated[0]}; give one run for each product")
-    for folder in folders:
-        card = write(folder, data, licence, place, which)
-        print(f"{card}: {card.with_suffix('.safetensors').stat().st_size / 1e6:.1f} MB, {_about(read_json(card))}")
+    for card, weights in [make(folder, data, licence, which) for folder in folders]:
+        print(f"{save(card, weights, place)}: {len(weights) / 1e6:.1f} MB, {_about(card)}")

@@ -60,7 +60,8 @@ def _our_settings(group: Group) -> dict[str, str]:
 
 def _rewarded(own: Mapping[str, Any]) -> str:
     """The captions that a stage of REINFORCE rewards, in words."""
-    return f"the {own['samples']} best of a beam search" if own["candidates"] == "beam" else f"{own['samples']} drawn"
+    of_beam = own.get("candidates", "sample") == "beam"  # version 0.1.0 drew samples, and did not record it
+    return f"the {own['samples']} best of a beam search" if of_beam else f"{own['samples']} drawn"
 
 
 def _epoch_name(search: str) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 
 from prproduct.captioning.dataset import SHARE_TRUE
 from prproduct.captioning.report.runs import Comparison, Group, ScoredStage
-from prproduct.captioning.report.training import PARTS, endings, series, share
+from prproduct.captioning.report.training import PARTS, endings, larger_than_p, series, share
 from prproduct.lab.report import observations
 from prproduct.lab.report.content import Block, Bullets, Paragraph, Section, Strong, Text, display, number, p_text
 from prproduct.lab.report.observations import BASELINE, NBSP, how_tested, left_out
@@ -91,12 +92,15 @@ def _reinforced(group: Group) -> list[Text]:
 
 
 def _changes(first: ScoredStage, later: ScoredStage, column: str) -> list[str]:
+    """The mean before and after, by product, over the seeds that both stages have."""
     changes = []
     for product in later.scores:
-        before, after = (one.sample(product, column) for one in (first, later))
-        if before and after:
-            step = number(after.mean - before.mean, 1, sign=True)
-            changes.append(f"{display(product)} from {number(before.mean, 1)} to {number(after.mean, 1)} ({step})")
+        values = [one.values(product, column) for one in (first, later)]
+        seeds = sorted(values[0].keys() & values[1].keys())
+        if seeds:
+            before, after = (statistics.fmean(by_seed[seed] for seed in seeds) for by_seed in values)
+            step = f"{number(after - before, 1, sign=True)}, n{NBSP}={NBSP}{len(seeds)}"
+            changes.append(f"{display(product)} from {number(before, 1)} to {number(after, 1)} ({step})")
     return changes
 
 
@@ -105,15 +109,12 @@ def _angles(group: Group) -> list[Text]:
     found: list[Text] = []
     for stage in group.stages:
         values = series(stage)
-        both = [endings(values, part) for part in PARTS if part in values]
-        both = [means for means in both if BASELINE in means and "pr" in means]
+        compared = [larger_than_p(endings(values, part), "pr") for part in PARTS if part in values]
+        both = [larger for larger in compared if larger is not None]
         if both:
-            larger = sum(means["pr"] > means[BASELINE] for means in both)
             title = Strong(group.heading(f"angles in {stage.name}:"))
-            text = (
-                f" min |sin θ| ends larger under PR than under P in {larger} of {len(both)} parts; the paper: in most."
-            )
-            found.append((title, text))
+            count = f"{sum(both)} of {len(both)} parts"
+            found.append((title, f" min |sin θ| ends larger under PR than under P in {count}; the paper: in most."))
     return found
 
 

@@ -125,31 +125,42 @@ def series(stage: Stage) -> ByLayer:
     return by_layer(records, lambda record: record.sample_min_sin)
 
 
-def endings(values: ByLayer, part: str) -> dict[str, float]:
-    """For each product, the mean over seeds and over the last quarter of the recorded steps.
+def endings(values: ByLayer, part: str) -> dict[str, dict[int, float]]:
+    """For each product and seed, the mean over the last quarter of the recorded steps.
 
     >>> endings({"output": {"p": {0: {0: 0.9, 10: 0.8, 20: 0.7, 30: 0.5}}}}, "output")
-    {'p': 0.5}
+    {'p': {0: 0.5}}
     """
-    found = {}
-    for product, seeds in values[part].items():
-        last = [
-            [by_step[step] for step in sorted(by_step)[-math.ceil(ENDING * len(by_step)) :]]
-            for by_step in seeds.values()
-        ]
-        found[product] = statistics.fmean(statistics.fmean(own) for own in last)
-    return found
+    return {
+        product: {
+            seed: statistics.fmean(by_step[step] for step in sorted(by_step)[-math.ceil(ENDING * len(by_step)) :])
+            for seed, by_step in seeds.items()
+        }
+        for product, seeds in values[part].items()
+    }
+
+
+def larger_than_p(ends: Mapping[str, Mapping[int, float]], product: str) -> bool | None:
+    """Whether the product's mean is larger than P's, over the seeds that both have; None if there is no such seed."""
+    own, baseline = ends.get(product, {}), ends.get(BASELINE, {})
+    differences = [own[seed] - baseline[seed] for seed in own.keys() & baseline.keys()]
+    return math.fsum(differences) > 0 if differences else None
 
 
 def _ending(values: ByLayer, parts: Sequence[str]) -> Table:
     products = list(dict.fromkeys(product for part in parts for product in values[part]))
     rows = []
     for part in parts:
-        means = endings(values, part)
-        above = [product for product in means if product != BASELINE and means[product] > means.get(BASELINE, math.inf)]
-        cells = [number(means.get(product), 3) for product in products]
+        ends = endings(values, part)
+        above = [product for product in ends if product != BASELINE and larger_than_p(ends, product)]
+        cells = [
+            number(statistics.fmean(ends[product].values()) if product in ends else None, 3) for product in products
+        ]
         rows.append((PARTS[part], *cells, ", ".join(map(display, above)) or "–"))
-    caption = "min |sin θ| in the last quarter of the recorded steps, mean over seeds; last, the products above P."
+    caption = (
+        "min |sin θ| in the last quarter of the recorded steps, mean over seeds; last, the products above P in the "
+        "seeds that both have."
+    )
     header = ("part", *map(display, products), "above P")
     return Table(caption, header, "l" + "r" * len(products) + "l", tuple(rows))
 

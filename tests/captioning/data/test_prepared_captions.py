@@ -291,6 +291,16 @@ def test_empty_captions_are_left_out_where_that_is_asked_for(tmp_path, capsys):
     assert prepared.read(tmp_path / "c").images[0].references == ("A cat",)
 
 
+@pytest.mark.parametrize("rule", ["cocotalk", "paper"])
+def test_captions_without_training_images_are_named(tmp_path, capsys, rule):
+    images = [image for image in karpathy()["images"] if image["split"] in ("val", "test")]
+    (tmp_path / "a.json").write_text(json.dumps({"images": images}))
+    assert run("data", "captions", tmp_path / "a.json", "-o", tmp_path / "c", "--rule", rule) == 2
+    said = capsys.readouterr().err
+    assert said == f"prproduct: {tmp_path}/a.json: no training images; all are in the splits val and test\n"
+    assert not (tmp_path / "c").exists()
+
+
 @pytest.mark.parametrize(
     "options",
     [["--rule", "mine"], ["--tokens", "mine"], ["--longest", 0], ["--minimum-count", 0], ["--minimum-count", 9]],
