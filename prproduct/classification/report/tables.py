@@ -35,7 +35,6 @@ from prproduct.lab.report.observations import (
 )
 from prproduct.lab.report.statistics import PairedDifference, Sample
 
-_MEANINGFUL_SIGNS = 6  # with fewer pairs the sign test cannot reach p < 0.05
 _RUN_COLUMNS = ("product", "seed", "ended", "last, %", "selected, %", "time", *ORIGIN_COLUMNS)
 
 
@@ -79,9 +78,6 @@ def _difference(comparison: Comparison, measure: str, difference: PairedDifferen
     interval = "–"
     if difference.low is not None:
         interval = f"{number(difference.low, sign=True)} to {number(difference.high, sign=True)}"
-    lower = f"{difference.negative} of {difference.n}"
-    if difference.n >= _MEANINGFUL_SIGNS:
-        lower += f" (sign test {p_text(difference.sign_test)})"
     return (
         display(comparison.product) if measure == "last" else "",
         MEASURES[measure],
@@ -90,7 +86,7 @@ def _difference(comparison: Comparison, measure: str, difference: PairedDifferen
         interval,
         p_text(difference.p_value),
         p_text(comparison.adjusted) if measure == "last" else "",
-        lower,
+        f"{difference.lower} of {difference.n}",
     )
 
 

@@ -205,7 +205,7 @@ def _sample(values: Iterable[float]) -> Sample:
 def verdict(difference: PairedDifference | None, better: Callable[[float], bool], digits: int = 2) -> str:
     """Return the size of a difference and the number of pairs, in words.
 
-    >>> verdict(PairedDifference(2, 71.0, 1.0, 62.0, 80.0, 0.06, 0, 2), lambda mean: mean < 0, 1)
+    >>> verdict(PairedDifference(2, 71.0, 1.0, 62.0, 80.0, 0.06, 0), lambda mean: mean < 0, 1)
     '71.0 points worse (n\xa0=\xa02)'
     """
     if difference is None:
@@ -218,7 +218,7 @@ def verdict(difference: PairedDifference | None, better: Callable[[float], bool]
 def outcome(difference: PairedDifference | None, adjusted: float | None, better: Callable[[float], bool]) -> str:
     """Return "better" or "worse" if the difference is significant, else "open".
 
-    >>> outcome(PairedDifference(2, 71.0, 1.0, 62.0, 80.0, 0.06, 0, 2), 0.06, lambda mean: mean < 0)
+    >>> outcome(PairedDifference(2, 71.0, 1.0, 62.0, 80.0, 0.06, 0), 0.06, lambda mean: mean < 0)
     'open'
     """
     if difference is None or adjusted is None or adjusted >= SIGNIFICANCE:
