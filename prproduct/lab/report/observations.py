@@ -17,8 +17,8 @@ from prproduct.probe import AngleRecord
 BASELINE = "p"
 BAND = "Lines are means over seeds, bands one standard deviation to each side."
 RUNS_OPENING = Paragraph(
-    "All runs that were found. Those that are unfinished, diverged or repeat another are in no average. Folders "
-    "are named as they were given; a + behind a commit says that files had been changed since."
+    "All runs that were found. Those that are unfinished, diverged or repeat another are in no average. A + after a "
+    "commit means uncommitted changes."
 )
 ORIGIN_COLUMNS = ("folder", "commit", "command", "machine")
 NBSP = "\u00a0"  # keeps a number and its unit on one line
