@@ -112,6 +112,14 @@ def test_a_device_that_is_not_there_is_one_line(capsys):
     assert said.count("\n") == 1
 
 
+def test_resume_and_restart_together_remove_nothing(capsys, tmp_path):
+    run(SMALL, tmp_path / "a")
+    before = content(tmp_path / "a")
+    status, said = typed(capsys, "--run-dir", "a", "--resume", "--restart")
+    assert (status, said) == (2, "prproduct: --resume goes on with a run and --restart removes it: give one of them\n")
+    assert content(tmp_path / "a") == before
+
+
 def test_a_folder_of_another_run_is_left_alone(capsys, tmp_path):
     run(SMALL, tmp_path / "a")
     before = content(tmp_path / "a")

@@ -10,6 +10,7 @@ from typing import TypeVar
 from prproduct.lab import runs
 from prproduct.lab.errors import InputError
 from prproduct.lab.files import check_writable_file, read_json, replace_durably, writing
+from prproduct.lab.progress import counted
 from prproduct.lab.record_files import ANGLES, check_angles
 from prproduct.lab.report.content import Bullets, Code, Paragraph, Section, Text
 from prproduct.lab.report.markdown import markdown
@@ -78,16 +79,8 @@ def unreadable(broken: Sequence[str]) -> list[Section]:
     """Return a section that names the runs that could not be read, if there are any."""
     if not broken:
         return []
-    several = f"{len(broken)} runs" if len(broken) > 1 else "1 run"
-    return [
-        Section(
-            "Not read",
-            (
-                Paragraph(f"{several} could not be read and stand in no table of this page:"),
-                Bullets(tuple((Code(line),) for line in broken)),
-            ),
-        )
-    ]
+    said = Paragraph(f"{counted(len(broken), 'run')} could not be read, in no table of this page:")
+    return [Section("Not read", (said, Bullets(tuple((Code(line),) for line in broken))))]
 
 
 def lead(records: Sequence[Record], broken: Sequence[str] = ()) -> str:
@@ -97,7 +90,7 @@ def lead(records: Sequence[Record], broken: Sequence[str] = ()) -> str:
     ('0 runs, 0 of them finished', '0 runs, 0 of them finished; 1 could not be read')
     """
     finished = sum(record.finished for record in records)
-    line = f"{len(records)} run{'s' * (len(records) != 1)}, {finished} of them finished"
+    line = f"{counted(len(records), 'run')}, {finished} of them finished"
     return f"{line}; {len(broken)} could not be read" if broken else line
 
 
