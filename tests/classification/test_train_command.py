@@ -108,7 +108,9 @@ def test_what_a_user_can_mend_is_one_line_and_makes_no_folder(capsys, tmp_path, 
 def test_a_device_that_is_not_there_is_one_line(capsys):
     status, said = typed(capsys, *QUICK, "--accelerator", "cuda")
     assert status == 2
-    assert "accelerator cuda with 1 devices on each of 1 machines is not available here" in said
+    assert said.startswith("prproduct: accelerator cuda with 1 device is not available here (")
+    assert said.endswith("); choose another --accelerator or fewer --devices\n")
+    assert "Fabric" not in said
     assert said.count("\n") == 1
 
 
