@@ -132,6 +132,7 @@ def test_what_is_unfinished_or_diverged_is_listed_and_not_averaged(tmp_path):
     assert "unfinished: 2 of 3 epochs" in text
     assert "diverged at step 23 of epoch 3" in text
     assert "2 of 3 runs are left out" in text
+    assert "1 of 2 runs is left out" in all_said([tmp_path / "a", tmp_path / "b"])
 
 
 def test_the_same_training_twice_is_one_observation(tmp_path):

@@ -27,7 +27,8 @@ def find_all(places: Iterable[str | Path]) -> tuple[list[Record], list[str]]:
     found: dict[Path, Path] = {}
     for place in map(Path, places):
         if not place.is_dir():
-            raise InputError(f"{place}: no such folder; give the folder of a run, or one that holds runs")
+            what = "is a file" if place.exists() else "no such folder"
+            raise InputError(f"{place}: {what}; give the folder of a run, or one that holds runs")
         folders = [place] if (place / CONFIG).exists() else _below(place)
         if not folders:
             raise InputError(f"{place}: there is no run in it; a run is a folder with a {CONFIG} of prproduct's")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeVar
 
 from prproduct.lab.errors import InputError
+from prproduct.lab.progress import counted
 from prproduct.lab.record_files import METRICS
 from prproduct.lab.report.content import ORDER, Block, Code, Line, Paragraph, Text, number, ordered
 from prproduct.lab.report.statistics import SIGNIFICANCE, PairedDifference, Sample
@@ -261,9 +262,8 @@ def distinguish(
 def left_out(runs: Sequence[Run]) -> list[Block]:
     """Return a paragraph on the runs that do not count, if there are any."""
     left = sum(not run.counts for run in runs)
-    several = "runs are" if left > 1 else "run is"
-    text = f"{left} of {len(runs)} {several} left out of every average; the last section says why."
-    return [Paragraph(text)] if left else []
+    several = f"{counted(len(runs), 'run')} {'is' if left == 1 else 'are'}"
+    return [Paragraph(f"{left} of {several} left out of every average; the last section says why.")] if left else []
 
 
 def origin(record: Record) -> tuple[Text, ...]:
