@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -37,57 +37,38 @@ CAPTION = (
 )
 
 
-@takes_options_of(Choice, Plan)
-def gradients(
-    choice: Choice,
-    plan: Plan,
-    output: Output = Path("runs/gradients"),
-    address: Address = None,
-    data_dir: DataDir = None,
-    accelerator: Accelerator = "auto",
-    quiet: Quiet = False,
-) -> None:
-    """The study of the paper's introduction: an MLP under products that lack a part of the gradient, R and PR."""
-    _reproduce("gradients", choice, plan, output, address, data_dir, accelerator, quiet)
+def _command(study: str) -> Callable[..., None]:
+    """Return the command of a study."""
+
+    @takes_options_of(Choice, Plan)
+    def reproduce(
+        choice: Choice,
+        plan: Plan,
+        output: Output = Path("runs", study),
+        address: Address = None,
+        data_dir: DataDir = None,
+        accelerator: Accelerator = "auto",
+        quiet: Quiet = False,
+    ) -> None:
+        """Train the runs of a study, print its tables, and write its page."""
+        check_writable(output)
+        if output.is_dir():
+            check_target(output / "report.html")
+        plan.check(address)
+        with download_bars() as report:
+            runs_of_study = configs(study, choice, data_dir)
+            wanted = jobs(runs_of_study, output, accelerator=accelerator, data_dir=data_dir, report=report)
+        workers = plan.open(len(wanted), address)
+        progress = NoSweepProgress() if quiet else SweepProgress()
+        progress.say(f"{len(wanted)} runs in {output}; {workers}")
+        results = sweep(wanted, workers, retries=plan.retries, progress=progress)
+        _show(results, output)
+
+    return reproduce
 
 
-@takes_options_of(Choice, Plan)
-def cifar(
-    choice: Choice,
-    plan: Plan,
-    output: Output = Path("runs/cifar"),
-    address: Address = None,
-    data_dir: DataDir = None,
-    accelerator: Accelerator = "auto",
-    quiet: Quiet = False,
-) -> None:
-    """The paper's Table 1: convolutional networks on CIFAR under P and PR."""
-    _reproduce("cifar", choice, plan, output, address, data_dir, accelerator, quiet)
-
-
-def _reproduce(
-    study: str,
-    choice: Choice,
-    plan: Plan,
-    output: Path,
-    address: str | None,
-    data_dir: Path | None,
-    accelerator: str,
-    quiet: bool,
-) -> None:
-    check_writable(output)
-    if output.is_dir():
-        check_target(output / "report.html")
-    plan.check(address)
-    with download_bars() as report:
-        wanted = jobs(
-            configs(study, choice, data_dir), output, accelerator=accelerator, data_dir=data_dir, report=report
-        )
-    workers = plan.open(len(wanted), address)
-    progress = NoSweepProgress() if quiet else SweepProgress()
-    progress.say(f"{len(wanted)} runs in {output}; {workers}")
-    results = sweep(wanted, workers, retries=plan.retries, progress=progress)
-    _show(results, output)
+gradients = _command("gradients")
+cifar = _command("cifar")
 
 
 def _show(results: Sequence[Result], output: Path) -> None:

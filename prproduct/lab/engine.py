@@ -26,7 +26,7 @@ from prproduct.lab.checks import check_least
 from prproduct.lab.errors import InputError
 from prproduct.lab.hardware import cores, in_first, summed
 from prproduct.lab.nonfinite import DivergedError, all_finite, where_it_began
-from prproduct.lab.progress import NoTrainingProgress
+from prproduct.lab.progress import NoTrainingProgress, counted
 from prproduct.lab.recording import Recorder
 from prproduct.lab.runs import CHECKPOINTS, Run
 from prproduct.lab.seeds import seed_of
@@ -297,13 +297,12 @@ class TrainingLoop:
             return
         task, threads = self.task, torch.get_num_threads()
         weights = sum(parameter.numel() for parameter in task.model.parameters())
-        steps = f"{self.total:,} steps" if self.settings.max_steps else f"{task.epochs} epochs of {task.steps:,} steps"
+        epochs = f"{counted(task.epochs, 'epoch')} of {counted(task.steps, 'step')}"
+        steps = counted(self.total, "step") if self.settings.max_steps else epochs
         self.progress.say(f"{task.title}: {weights:,} parameters, {steps}")
         processes = f"{self.fabric.world_size} processes on " if self.fabric.world_size > 1 else ""
-        several = "s" if threads > 1 else ""
-        self.progress.say(
-            f"{processes}{self.fabric.device}, {threads} CPU thread{several}; run folder {self.run.folder}"
-        )
+        where = f"{processes}{self.fabric.device}, {counted(threads, 'CPU thread')}"
+        self.progress.say(f"{where}; run folder {self.run.folder}")
         if self.fabric.device.type == "cpu" and threads > 1 and hasattr(os, "getloadavg"):
             load = os.getloadavg()[0]
             if load > cores():

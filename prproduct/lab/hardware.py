@@ -16,6 +16,7 @@ from torch import Tensor
 from prproduct.lab.checks import check_known, check_least
 from prproduct.lab.errors import InputError
 from prproduct.lab.options import option
+from prproduct.lab.progress import counted
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -65,8 +66,11 @@ class Hardware:
                 precision=PRECISIONS[precision],  # type: ignore[arg-type]
             )
         except (MisconfigurationException, RuntimeError, ValueError) as error:
-            wanted = f"accelerator {self.accelerator} with {devices} devices on each of {machines} machines"
-            raise InputError(f"{wanted} is not available here ({str(error).splitlines()[0]})") from None
+            wanted = f"accelerator {self.accelerator} with {counted(devices, 'device')}"
+            said = str(error).splitlines()[0].split(". ")[0]
+            raise InputError(
+                f"{wanted} is not available here ({said}); choose another --accelerator or fewer --devices"
+            ) from None
         if not launched and fabric.device.type == "cpu" and devices > cores():
             raise InputError(f"devices is {devices}: a CPU takes one process for each of its {cores()} cores at most")
         fabric.launch()

@@ -83,6 +83,8 @@ def stored_in(
     """
     if not (values["resume"] or values["restart"]):
         return {}
+    if values["resume"] and values["restart"]:
+        raise InputError("--resume goes on with a run and --restart removes it: give one of them")
     if not os.path.lexists(folder / runs.CONFIG):
         if values["resume"] and is_first_process():  # the others need no access to the folder
             raise InputError(f"{folder}: there is no run to resume; leave out --resume to start one")

@@ -37,6 +37,15 @@ def note(line: str) -> None:
     print(f"prproduct: {line}", file=sys.stderr, flush=True)
 
 
+def counted(number: int, what: str) -> str:
+    """Return a number of things in words.
+
+    >>> counted(1, "run"), counted(1200, "step")
+    ('1 run', '1,200 steps')
+    """
+    return f"{number:,} {what}{'s' * (number != 1)}"
+
+
 @contextmanager
 def progress_bar(name: str = "", total: int | None = None, *, hidden: bool = False) -> Iterator[Callable[..., None]]:
     """A bar on stderr until the block ends, if stderr is a terminal.

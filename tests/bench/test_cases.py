@@ -18,8 +18,8 @@ from prproduct.classification.models.vit import ViT
 from prproduct.lab.errors import InputError
 from prproduct.ops import kernels
 
-LAYERS = [case for case in CASES if isinstance(case, Case) and not case.classes]
-NETS = [case for case in CASES if isinstance(case, Case) and case.classes]
+LAYERS = [case for case in CASES if not case.classes]
+NETS = [case for case in CASES if case.classes]
 TINY_NETS = [
     Case("tiny", "ViT", lambda: ViT(8, 4, 12, 2, 3, 5), (2, 3, 8, 8), classes=5),
     Case("tiny", "GPT", lambda: GPT(11, 6, 12, 2, 3), (2, 6), classes=11, vocabulary=11),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from training_runs import SMALL, run
 
-from prproduct.lab.progress import NoTrainingProgress
+from prproduct.lab.progress import NoSweepProgress, NoTrainingProgress
 from prproduct.lab.sweep import Job
 
 
@@ -22,6 +22,16 @@ class AtStep(NoTrainingProgress):
         if self.left == 0 and not self.done.exists():
             self.done.touch()
             self.what()
+
+
+class Said(NoSweepProgress):
+    """Keeps the lines of a sweep."""
+
+    def __init__(self):
+        self.lines = []
+
+    def say(self, line):
+        self.lines.append(line)
 
 
 def killed():

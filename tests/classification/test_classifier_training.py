@@ -94,27 +94,25 @@ def test_the_records_say_what_an_evaluation_by_hand_says(tmp_path):
     assert epochs[-1]["test_error"] < 0.5 < epochs[0]["train_error"]  # it learns
 
 
+def with_validation_errors(monkeypatch, *errors):
+    """Let the epochs end with these errors."""
+    evaluate, left = training.Classification.evaluate, iter(errors)
+
+    def evaluated(self, model):
+        return {**evaluate(self, model), "validation_error": next(left)}
+
+    monkeypatch.setattr(training.Classification, "evaluate", evaluated)
+
+
 def test_the_first_of_equally_good_epochs_is_chosen_and_its_checkpoint_kept(tmp_path, monkeypatch):
-    errors = iter([0.5, 0.25, 0.25])
-    evaluate = training.Classification.evaluate
-    monkeypatch.setattr(
-        training.Classification,
-        "evaluate",
-        lambda self, model: {**evaluate(self, model), "validation_error": next(errors)},
-    )
+    with_validation_errors(monkeypatch, 0.5, 0.25, 0.25)
     run(SMALL, tmp_path / "a")
     assert runs.read(tmp_path / "a").of("end")[0]["selected"]["epoch"] == 1
     assert checkpoints.steps(tmp_path / "a" / "checkpoints") == [14, 21]
 
 
 def test_a_judgement_that_is_not_finite_is_recorded_as_null_and_never_chosen(tmp_path, monkeypatch):
-    errors = iter([math.nan, 0.5, math.inf])
-    evaluate = training.Classification.evaluate
-    monkeypatch.setattr(
-        training.Classification,
-        "evaluate",
-        lambda self, model: {**evaluate(self, model), "validation_error": next(errors)},
-    )
+    with_validation_errors(monkeypatch, math.nan, 0.5, math.inf)
     run(SMALL, tmp_path / "a")
     record = runs.read(tmp_path / "a")
     assert [epoch["validation_error"] for epoch in record.of("epoch")] == [None, 0.5, None]

@@ -49,6 +49,7 @@ def broken(folder, name, content):
     ("make", "line"),
     [
         (lambda folder: None, "run: no such folder"),
+        (lambda folder: folder.touch(), "run: is a file; give the folder of a run"),
         (lambda folder: folder.mkdir(), "there is no run in it"),
         (lambda folder: broken(folder, "config.json", '{"a": 1}'), "is not that of a run, it has no format"),
         (lambda folder: broken(folder, "config.json", "{"), "is not JSON"),

@@ -8,14 +8,13 @@ from dataclasses import replace
 
 import pytest
 from rich.console import Console
-from sweep_jobs import job
+from sweep_jobs import Said, job
 from training_runs import SMALL
 
 from prproduct import cli
 from prproduct.classification.data import load
 from prproduct.lab import runs
 from prproduct.lab.errors import InputError
-from prproduct.lab.progress import NoSweepProgress
 from prproduct.lab.stopping import Stopped
 from prproduct.lab.sweep import Ending, Job, Plan, sweep
 from prproduct.lab.sweep.jobs import DIED, FAILED, FINISHED, REFUSED, STOPPED, attempt
@@ -47,14 +46,6 @@ class Pretended:
 
     def close(self):
         self.closed = True
-
-
-class Said(NoSweepProgress):
-    def __init__(self):
-        self.lines = []
-
-    def say(self, line):
-        self.lines.append(line)
 
 
 def jobs(tmp_path, *names):

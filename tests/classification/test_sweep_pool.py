@@ -4,11 +4,10 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from sweep_jobs import asked_to_stop, breaks, job, killed
+from sweep_jobs import Said, asked_to_stop, breaks, job, killed
 from training_runs import SMALL, assert_same_run, run
 
 from prproduct.lab.errors import InputError
-from prproduct.lab.progress import NoSweepProgress
 from prproduct.lab.record_files import ANGLES
 from prproduct.lab.sweep import Plan, plan, sweep
 from prproduct.lab.sweep.pool import Pool
@@ -18,14 +17,6 @@ PR = replace(SMALL, product="pr", angles=4)
 
 def content(folder):
     return {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.rglob("*") if path.is_file()}
-
-
-class Said(NoSweepProgress):
-    def __init__(self):
-        self.lines = []
-
-    def say(self, line):
-        self.lines.append(line)
 
 
 @pytest.fixture(scope="module")

@@ -9,12 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from sweep_jobs import job, killed
+from sweep_jobs import Said, job, killed
 from training_runs import SMALL, assert_same_run, run
 
 from prproduct.lab import checkpoints, runs
 from prproduct.lab.errors import InputError
-from prproduct.lab.progress import NoSweepProgress
 from prproduct.lab.stopping import Stopped
 from prproduct.lab.sweep import Plan, sweep
 
@@ -22,14 +21,6 @@ ray = pytest.importorskip("ray", reason="ray is not installed: pip install 'prpr
 pytestmark = pytest.mark.slow
 
 PR = replace(SMALL, product="pr")
-
-
-class Said(NoSweepProgress):
-    def __init__(self):
-        self.lines = []
-
-    def say(self, line):
-        self.lines.append(line)
 
 
 @pytest.fixture(scope="module")

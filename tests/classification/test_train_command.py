@@ -108,8 +108,18 @@ def test_what_a_user_can_mend_is_one_line_and_makes_no_folder(capsys, tmp_path, 
 def test_a_device_that_is_not_there_is_one_line(capsys):
     status, said = typed(capsys, *QUICK, "--accelerator", "cuda")
     assert status == 2
-    assert "accelerator cuda with 1 devices on each of 1 machines is not available here" in said
+    assert said.startswith("prproduct: accelerator cuda with 1 device is not available here (")
+    assert said.endswith("); choose another --accelerator or fewer --devices\n")
+    assert "Fabric" not in said
     assert said.count("\n") == 1
+
+
+def test_resume_and_restart_together_remove_nothing(capsys, tmp_path):
+    run(SMALL, tmp_path / "a")
+    before = content(tmp_path / "a")
+    status, said = typed(capsys, "--run-dir", "a", "--resume", "--restart")
+    assert (status, said) == (2, "prproduct: --resume goes on with a run and --restart removes it: give one of them\n")
+    assert content(tmp_path / "a") == before
 
 
 def test_a_folder_of_another_run_is_left_alone(capsys, tmp_path):

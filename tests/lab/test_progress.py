@@ -99,7 +99,7 @@ def test_the_header_says_what_is_trained_where_and_that_a_busy_machine_may_want_
     )
     first, second, third, *_ = stream.getvalue().splitlines()
     assert first == (
-        "mlp-2-8 with the product PR on digits, 1,298 training images, seed 3: 610 parameters, 1 epochs of 4 steps"
+        "mlp-2-8 with the product PR on digits, 1,298 training images, seed 3: 610 parameters, 1 epoch of 4 steps"
     )
     assert second == f"cpu, 2 CPU threads; run folder {tmp_path / 'a'}"
     assert third.startswith("this machine is busy (load 99.0 on ")

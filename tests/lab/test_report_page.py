@@ -2,6 +2,7 @@
 
 import os
 import re
+from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -85,6 +86,18 @@ def test_a_chart_in_a_file_of_its_own_is_whole_xml_with_its_legend_and_colours()
     ]
     assert {"PR", "tempered:0.5"} <= set(texts)
     assert "--red:" in drawn
+
+
+def test_a_long_label_is_wrapped_and_does_not_run_into_the_next_chart():
+    name = "mlp on digits (precision bf16, batch size 128, optimizer adam, learning rate 0.02, limit train 5000)"
+    panel = IntervalPanel("PR − P", "points", tuple(Interval(name, "pr", (0.1,), 0.1, -0.1, 0.3) for _ in range(3)))
+    axes = Figure(figsize=(charts.WIDTH, charts._height(panel)), layout="constrained").subplots()
+    charts._draw(axes, panel, styles(["pr"]))
+    axes.figure.canvas.draw()
+    labels = [text.get_window_extent() for text in axes.texts]
+    assert max(label.x1 for label in labels) <= axes.get_window_extent().x1 + 10
+    assert all(above.y0 > below.y1 for above, below in pairwise(labels)), "two labels overlap"
+    assert labels[0].y1 <= axes.get_window_extent().y1
 
 
 def test_a_product_looks_the_same_on_every_page_and_unlike_all_others():

@@ -1,9 +1,8 @@
-"""The paper's numbers and ours, how many seeds a difference of the paper's size needs, and how the settings differ."""
+"""The paper's numbers, how many seeds a difference of their size needs, and how its networks and ours were trained."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 
 from prproduct.classification import paper
 from prproduct.classification.recipes import recipe
@@ -32,7 +31,7 @@ def beside_paper(groups: Sequence[Group]) -> Section | None:
     fashion = [group for group in groups if group.data == "fashion-mnist"]
     blocks: list[Block] = []
     if cifar:
-        blocks += [_table_1(), _ours(cifar), _seeds(cifar), _differs(cifar)]
+        blocks += [_table_1(), _seeds(cifar), _differs(cifar)]
     if fashion:
         blocks += _gradient_study(fashion)
     return Section("Compared with the paper", tuple(blocks)) if blocks else None
@@ -46,31 +45,15 @@ def _table_1() -> Table:
     averages = [("", "", number(paper.AVERAGES[data], sign=True)) for data in _DATA]
     rows.append(("its averages", *averages[0], *averages[1]))
     header = ("network", *(text for name in _DATA.values() for text in (f"{name}: P", "PR", "PR − P")))
-    caption = "What the paper reports, its Table 1: test error in percent, one number for each network and product."
+    caption = (
+        "What the paper reports, its Table 1: test error in percent, one number for each network and product. Ours "
+        "are in the sections above."
+    )
     return Table(caption, header, "lrrrrrr", tuple(rows))
 
 
 def _three(row: paper.Row) -> tuple[str, str, str]:
     return number(row.p), number(row.pr), number(row.difference, sign=True)
-
-
-def _ours(groups: Sequence[Group]) -> Table:
-    rows: list[tuple[Text, ...]] = []
-    for group in groups:
-        p, pr = (group.sample(product, "last") for product in ("p", "pr"))
-        found = group.difference("pr", "last")
-        errors = (plus_minus(sample.mean, sample.std) if sample else "–" for sample in (p, pr))
-        theirs = next((row for row in paper.TABLE_1 if (row.arch, row.data) == (group.arch, group.data)), None)
-        beside = number(theirs.difference, sign=True) if theirs else "not in the paper"
-        mean = number(found.mean, sign=True) if found else "–"
-        rows.append((group.name, *errors, mean, str(found.n) if found else "0", beside))
-    header = ("network and data", "P", "PR", "PR − P", "pairs", "the paper's PR − P")
-    return Table(
-        "Ours: test error in percent after the last epoch, mean ± standard deviation over seeds.",
-        header,
-        "lrrrrr",
-        tuple(rows),
-    )
 
 
 def _seeds(groups: Sequence[Group]) -> Block:
@@ -99,13 +82,13 @@ def _seeds(groups: Sequence[Group]) -> Block:
 
 
 def _differs(groups: Sequence[Group]) -> Table:
-    """Return a table of the settings that differ from the paper's, or from its author's code where it states none."""
+    """Return a table of epochs, seeds, protocol and machine, the paper's and those of each group."""
     theirs = ("the paper", "not stated (164 to 300)", "one number", "none", "not stated (best)", "not stated")
     rows = [theirs, *(_own_settings(group) for group in groups)]
     header = ("", "epochs", "seeds of P, PR", "held out", "tested epoch", "machine")
     caption = (
-        "What differs between the paper and ours, besides the network. In brackets: not in the paper, but in its "
-        "author's public code."
+        "How the paper's networks and ours were trained. In brackets: not in the paper, but in its author's public "
+        "code. All settings of ours are in the section on runs."
     )
     return Table(caption, header, "llllll", tuple(rows))
 
@@ -113,22 +96,11 @@ def _differs(groups: Sequence[Group]) -> Table:
 def _own_settings(group: Group) -> tuple[str, ...]:
     held_out = {"validation": "a tenth", "paper": "none"}
     seeds = ", ".join(str(len(group.counted.get(product, {}))) for product in ("p", "pr"))
-    machines = "; ".join(dict.fromkeys(machine(run.record) for runs in group.counted.values() for run in runs.values()))
+    counted = [run for runs in group.counted.values() for run in runs.values()]
+    machines = "; ".join(dict.fromkeys(machine(run.record) for run in counted))
     protocol = str(group.settings["protocol"])
-    return group.name, _training(group), seeds, held_out.get(protocol, protocol), "last", machines
-
-
-def _training(group: Group) -> str:
-    """Return the number of epochs, and the settings in which the training differs from the network's recipe."""
-    own, full = group.settings, recipe(group.arch, group.data)
-    shortened = own["epochs"] != full.epochs
-    expected = {**asdict(full.scaled(own["epochs"]) if shortened else full), "limit_train": None, "max_steps": None}
-    expected |= {"milestones": list(expected["milestones"]), "clip_norm": 0.0, "precision": "32"}  # as in JSON
-    if group.data.startswith("cifar"):
-        expected["normalisation"] = "widespread"  # that of the author's code
-    changed = [f"{name} {own[name]}" for name, value in expected.items() if own.get(name, value) != value]
-    length = f"{own['epochs']} of the recipe's {full.epochs}" if shortened else str(full.epochs)
-    return "; ".join([length, *changed]) if changed or shortened else f"{length}, the full recipe"
+    epochs = f"{len(counted[0].epochs)} of the recipe's {recipe(group.arch, group.data).epochs}"
+    return group.name, epochs, seeds, held_out.get(protocol, protocol), "last", machines
 
 
 def _gradient_study(groups: Sequence[Group]) -> list[Block]:

@@ -53,26 +53,15 @@ class Group:
         """{product: {seed: run}} of the runs that count."""
         return by_product(self.runs)
 
-    @property
-    def chance(self) -> float | None:
-        """The error of guessing in percent; None if the number of classes is not known."""
-        return 100 * (1 - 1 / SOURCES[self.data].classes) if self.data in SOURCES else None
-
-    @property
-    def halfway(self) -> float:
-        """The error in percent between the best product's and that of guessing; inf if the latter is not known."""
-        errors = [sample.mean for name in self.counted if (sample := self.sample(name, "last"))]
-        return math.inf if self.chance is None else (min(errors) + self.chance) / 2
-
     def learned(self, product: str) -> bool:
-        """Return True if the product's error is nearer to the best product's than to that of guessing."""
-        own = self.sample(product, "last")
-        return own is None or (own.mean <= self.halfway and not self.at_chance(product))
+        """Return True if the product's error is nearer to the best product's than to that of guessing.
 
-    def at_chance(self, product: str) -> bool:
-        """Return True if the product's error is at least 95 % of that of guessing."""
-        own = self.sample(product, "last")
-        return self.chance is not None and own is not None and own.mean >= 0.95 * self.chance
+        True for all products if none learned, or if the number of classes is not known.
+        """
+        errors = {name: sample.mean for name in self.counted if (sample := self.sample(name, "last"))}
+        guessing = 100 * (1 - 1 / SOURCES[self.data].classes) if self.data in SOURCES else math.inf
+        best = min(errors.values())
+        return errors[product] <= (best + guessing) / 2 or best >= 0.9 * guessing
 
     def errors(self, product: str, measure: str) -> dict[int, float]:
         """Return {seed: test error in percent}."""

@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 
 from prproduct.classification.report.comparison import Group
-from prproduct.lab.report.content import Block, Chart, Line, LinePanel, Paragraph, Section, display, number, ordered
+from prproduct.lab.report.content import Block, Chart, Folded, Line, LinePanel, Paragraph, Section, display
 from prproduct.lab.report.files import angles_of
-from prproduct.lab.report.observations import BAND, ByLayer, Values, by_layer, epoch_lines, lines
+from prproduct.lab.report.observations import BAND, ByLayer, by_layer, epoch_lines, lines
 
 _CURVES = {
     "test_error": ("test error, %", 100.0),
@@ -17,9 +17,6 @@ _CURVES = {
     "train_loss": ("training loss", 1.0),
 }
 NAMED = 12  # up to so many layers are named on an axis; more are numbered
-# A layer whose value changes less than this over training is described in a sentence instead of a panel: with an axis
-# that fits the values, and with a fixed axis.
-FLAT, FLAT_IN_LIMITS = 0.005, 0.03
 PANELS = 12  # at most so many layers have a panel of their own; the chart by depth has all
 
 
@@ -32,7 +29,7 @@ def training(group: Group) -> Chart:
     caption = f"{BAND} Training error and loss are those seen while training, on images as they were augmented."
     failed = [display(product) for product in group.counted if not group.learned(product)]
     if failed and any(panel.limits for panel in panels):
-        caption += f" The scale is that of the products that learned; {_and(failed)} may lie above it."
+        caption += f" The vertical axes are those of the products that learned, without {', '.join(failed)}."
     return Chart(caption, tuple(panels))
 
 
@@ -79,64 +76,21 @@ def angles(group: Group) -> list[Section]:
 
 
 def _charts(values: ByLayer, title: str, caption: str, limits: tuple[float, float] | None) -> list[Block]:
-    """Return charts of a statistic: over training, one panel per layer; for more than three layers also by depth."""
+    """Return charts of a statistic over training, a panel for each layer; of more than three layers first by depth."""
     if not values:
         return [Paragraph("No run recorded it.")]
     layers = list(values)
-    flat = [layer for layer in layers if _is_flat(values[layer], FLAT if limits is None else FLAT_IN_LIMITS)]
-    flat_note = [Paragraph(_flat_note(title, flat, values), note=True)] if flat else []
-    varying = [layer for layer in layers if layer not in flat]
-    if not varying:
-        return [Paragraph(caption, note=True), *flat_note]
-    blocks: list[Block] = []
-    if len(layers) > 3:
-        names = tuple(layers) if len(layers) <= NAMED and max(map(len, layers)) <= 12 else ()
-        depth = LinePanel(f"{title}, last recorded step", "layer", lines(_by_depth(values)), limits, names)
-        where = "" if names else f" Layer 1 is {layers[0]}, layer {len(layers)} is {layers[-1]}."
-        blocks.append(Chart(f"{caption} By depth, at the last step that was recorded.{where}", (depth,)))
-        caption = ""
-    shown = _spread(varying, PANELS)
-    some = f", for {len(shown)} of {len(varying)} layers, evenly spread" if len(shown) < len(varying) else ""
+    shown = _spread(layers, PANELS)
+    some = f", for {len(shown)} of {len(layers)} layers, evenly spread" if len(shown) < len(layers) else ""
+    over = f"Over training, one panel per layer{some}."
     panels = tuple(LinePanel(layer, "training step", lines(values[layer]), limits) for layer in shown)
-    blocks.append(Chart(f"{caption} Over training, one panel per layer{some}. {BAND}".strip(), panels))
-    return [*blocks, *flat_note]
-
-
-def _is_flat(values: Values, tolerance: float) -> bool:
-    """Return True if a layer's value changes by less than `tolerance` over training under each product."""
-    every = ([value for steps in seeds.values() for value in steps.values()] for seeds in values.values())
-    return all(max(own) - min(own) < tolerance for own in every)
-
-
-def _flat_note(title: str, layers: Sequence[str], values: ByLayer) -> str:
-    """Return a sentence with the values, under each product, of layers in which they hardly change."""
-    found: dict[str, list[float]] = {}
-    for layer in layers:
-        for product, seeds in values[layer].items():
-            found.setdefault(product, []).extend(value for steps in seeds.values() for value in steps.values())
-    ranges: dict[str, list[str]] = {}
-    for product in ordered(found):
-        low, high = number(min(found[product])), number(max(found[product]))
-        ranges.setdefault(low if low == high else f"{low} to {high}", []).append(display(product))
-    parts = [f"{text} under {_and(products)}" for text, products in ranges.items()]
-    return f"Constant over training in {_listed(layers)}: {title} is {', '.join(parts)}."
-
-
-def _listed(layers: Sequence[str]) -> str:
-    """Return the names of layers; of more than six only the first and the last."""
-    if len(layers) <= 6:
-        return ", ".join(layers)
-    return f"{len(layers)} layers, from {layers[0]} to {layers[-1]}"
-
-
-def _and(names: Sequence[str]) -> str:
-    """Return the names as a list in words.
-
-    >>> _and(["P"]), _and(["P", "R", "PR"])
-    ('P', 'P, R and PR')
-    """
-    *others, last = names
-    return f"{', '.join(others)} and {last}" if others else last
+    if len(layers) <= 3:
+        return [Chart(f"{caption} {over} {BAND}", panels)]
+    names = tuple(layers) if len(layers) <= NAMED and max(map(len, layers)) <= 12 else ()
+    depth = LinePanel(f"{title}, last recorded step", "layer", lines(_by_depth(values)), limits, names)
+    where = "" if names else f" Layer 1 is {layers[0]}, layer {len(layers)} is {layers[-1]}."
+    by_depth = Chart(f"{caption} By depth, at the last step that was recorded.{where}", (depth,))
+    return [by_depth, Folded("Over training, layer by layer", (Chart(f"{over} {BAND}", panels),))]
 
 
 def _by_depth(values: ByLayer) -> dict[str, dict[int, dict[float, float]]]:

@@ -33,9 +33,8 @@ from prproduct.lab.report.observations import (
     origin,
     sort_key,
 )
-from prproduct.lab.report.statistics import PairedDifference, Sample
+from prproduct.lab.report.statistics import Sample
 
-_MEANINGFUL_SIGNS = 6  # with fewer pairs the sign test cannot reach p < 0.05
 _RUN_COLUMNS = ("product", "seed", "ended", "last, %", "selected, %", "time", *ORIGIN_COLUMNS)
 
 
@@ -63,35 +62,21 @@ def differences(comparisons: Sequence[Comparison]) -> Table:
         if comparison.group is not group:
             group = comparison.group
             rows.append(Heading(group.name))
-        for measure in MEASURES:
-            difference = comparison.difference(measure)
-            if difference is not None:
-                rows.append(_difference(comparison, measure, difference))
-    header = ("product", "after the", "pairs", "difference", "95 % interval", "p", "p (Holm)", "lower in")
+        last, selected = (comparison.difference(measure) for measure in MEASURES)
+        tests: tuple[str, ...] = ("0", *5 * ["–"])
+        if last is not None:
+            mean, low, high = (number(value, sign=True) for value in (last.mean, last.low, last.high))
+            interval = "–" if last.low is None else f"{low} to {high}"
+            p_values = p_text(last.p_value), p_text(comparison.adjusted)
+            tests = (str(last.n), mean, interval, *p_values, f"{last.lower} of {last.n}")
+        rows.append((display(comparison.product), *tests, number(selected.mean if selected else None, sign=True)))
+    header = ("product", "pairs", "difference", "95 % interval", "p", "p (Holm)", "lower in", "selected epoch")
     caption = (
-        "Paired difference to the inner product P, in percentage points; below zero the product makes fewer errors. "
-        "The summary judges by the last epoch. “Lower in” counts the pairs in which the product makes fewer errors."
+        "Paired difference to the inner product P of the test error after the last epoch, in percentage points: below "
+        "0 the product makes fewer errors, and “lower in” counts the pairs in which it does. The last column is the "
+        "difference after the selected epoch, which is not tested."
     )
-    return Table(caption, header, "llrrrrrr", tuple(rows))
-
-
-def _difference(comparison: Comparison, measure: str, difference: PairedDifference) -> tuple[Text, ...]:
-    interval = "–"
-    if difference.low is not None:
-        interval = f"{number(difference.low, sign=True)} to {number(difference.high, sign=True)}"
-    lower = f"{difference.negative} of {difference.n}"
-    if difference.n >= _MEANINGFUL_SIGNS:
-        lower += f" (sign test {p_text(difference.sign_test)})"
-    return (
-        display(comparison.product) if measure == "last" else "",
-        MEASURES[measure],
-        str(difference.n),
-        number(difference.mean, sign=True),
-        interval,
-        p_text(difference.p_value),
-        p_text(comparison.adjusted) if measure == "last" else "",
-        lower,
-    )
+    return Table(caption, header, "lrrrrrrr", tuple(rows))
 
 
 def differences_chart(comparisons: Sequence[Comparison]) -> Chart | None:
@@ -119,10 +104,9 @@ def differences_chart(comparisons: Sequence[Comparison]) -> Chart | None:
 
 
 def results(groups: Sequence[Group], comparisons: Sequence[Comparison]) -> Section:
-    """Return the section of errors, differences, and their chart."""
+    """Return the section of errors, and of the chart of their differences."""
     chart = differences_chart(comparisons)
-    compared: tuple[Block, ...] = (differences(comparisons), chart) if chart else ()
-    return Section("Results", (errors(groups), *compared))
+    return Section("Results", (errors(groups), chart) if chart else (errors(groups),))
 
 
 def cost(groups: Sequence[Group]) -> Section:

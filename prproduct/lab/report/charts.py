@@ -9,6 +9,7 @@ import html
 import io
 import math
 import re
+import textwrap
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -144,7 +145,16 @@ def _sample(style: Style) -> Line2D:
 
 
 def _height(panel: Panel) -> float:
-    return HEIGHT if isinstance(panel, LinePanel) else 0.9 + 0.62 * len(panel.intervals)
+    return HEIGHT if isinstance(panel, LinePanel) else 0.9 + _row_height(panel) * len(panel.intervals)
+
+
+def _row_height(panel: IntervalPanel) -> float:
+    """Return the inches that each interval takes with its label, which may have several lines."""
+    return 0.45 + 0.17 * max(_wrapped(interval.label).count("\n") + 1 for interval in panel.intervals)
+
+
+def _wrapped(label: str) -> str:
+    return textwrap.fill(label, 46)  # characters that fit the width of a panel
 
 
 def _draw(axes: Axes, panel: Panel, known: dict[str, Style]) -> None:
@@ -207,12 +217,13 @@ def _limits_of_points(panel: LinePanel) -> tuple[float, float] | None:
 def _draw_intervals(axes: Axes, panel: IntervalPanel, known: dict[str, Style]) -> None:
     axes.spines["left"].set_visible(False)
     axes.set_yticks([])
-    axes.set_ylim(len(panel.intervals) - 0.55, -0.75)
+    inch = 1 / _row_height(panel)  # rows are 1 apart
+    axes.set_ylim(len(panel.intervals) - 1 + 0.28 * inch, 0.19 * inch - 1)
     axes.margins(x=0.08)
     axes.xaxis.set_major_locator(MaxNLocator(4))
     for row, interval in enumerate(panel.intervals):
         colour = known[interval.product].colour.light
-        axes.plot([0, 0], [row - 0.14, row + 0.14], color=SOFT.light, linewidth=1)
+        axes.plot([0, 0], [row - 0.09 * inch, row + 0.09 * inch], color=SOFT.light, linewidth=1)
         if interval.low is not None and interval.high is not None:
             axes.plot([interval.low, interval.high], [row, row], color=colour, linewidth=1.8, solid_capstyle="butt")
         spots = [row] * len(interval.points)
@@ -220,8 +231,8 @@ def _draw_intervals(axes: Axes, panel: IntervalPanel, known: dict[str, Style]) -
         axes.plot([interval.mean], [row], "D", color=colour, markersize=6)
         # Above its row, so that the interval has the whole width on a narrow screen.
         axes.annotate(
-            interval.label,
-            (0, row - 0.3),
+            _wrapped(interval.label),
+            (0, row - 0.19 * inch),
             (0, 0),
             xycoords=axes.get_yaxis_transform(),
             textcoords="offset points",

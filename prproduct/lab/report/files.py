@@ -10,6 +10,7 @@ from typing import TypeVar
 from prproduct.lab import runs
 from prproduct.lab.errors import InputError
 from prproduct.lab.files import check_writable_file, read_json, replace_durably, writing
+from prproduct.lab.progress import counted
 from prproduct.lab.record_files import ANGLES, check_angles
 from prproduct.lab.report.content import Bullets, Code, Paragraph, Section, Text
 from prproduct.lab.report.markdown import markdown
@@ -26,7 +27,8 @@ def find_all(places: Iterable[str | Path]) -> tuple[list[Record], list[str]]:
     found: dict[Path, Path] = {}
     for place in map(Path, places):
         if not place.is_dir():
-            raise InputError(f"{place}: no such folder; give the folder of a run, or one that holds runs")
+            what = "is a file" if place.exists() else "no such folder"
+            raise InputError(f"{place}: {what}; give the folder of a run, or one that holds runs")
         folders = [place] if (place / CONFIG).exists() else _below(place)
         if not folders:
             raise InputError(f"{place}: there is no run in it; a run is a folder with a {CONFIG} of prproduct's")
@@ -78,16 +80,8 @@ def unreadable(broken: Sequence[str]) -> list[Section]:
     """Return a section that names the runs that could not be read, if there are any."""
     if not broken:
         return []
-    several = f"{len(broken)} runs" if len(broken) > 1 else "1 run"
-    return [
-        Section(
-            "Not read",
-            (
-                Paragraph(f"{several} could not be read and stand in no table of this page:"),
-                Bullets(tuple((Code(line),) for line in broken)),
-            ),
-        )
-    ]
+    said = Paragraph(f"{counted(len(broken), 'run')} could not be read, in no table of this page:")
+    return [Section("Not read", (said, Bullets(tuple((Code(line),) for line in broken))))]
 
 
 def lead(records: Sequence[Record], broken: Sequence[str] = ()) -> str:
@@ -97,7 +91,7 @@ def lead(records: Sequence[Record], broken: Sequence[str] = ()) -> str:
     ('0 runs, 0 of them finished', '0 runs, 0 of them finished; 1 could not be read')
     """
     finished = sum(record.finished for record in records)
-    line = f"{len(records)} run{'s' * (len(records) != 1)}, {finished} of them finished"
+    line = f"{counted(len(records), 'run')}, {finished} of them finished"
     return f"{line}; {len(broken)} could not be read" if broken else line
 
 

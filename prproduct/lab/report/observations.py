@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeVar
 
 from prproduct.lab.errors import InputError
+from prproduct.lab.progress import counted
 from prproduct.lab.record_files import METRICS
 from prproduct.lab.report.content import ORDER, Block, Code, Line, Paragraph, Text, number, ordered
 from prproduct.lab.report.statistics import SIGNIFICANCE, PairedDifference, Sample
@@ -17,8 +18,8 @@ from prproduct.probe import AngleRecord
 BASELINE = "p"
 BAND = "Lines are means over seeds, bands one standard deviation to each side."
 RUNS_OPENING = Paragraph(
-    "All runs that were found. Those that are unfinished, diverged or repeat another are in no average. Folders "
-    "are named as they were given; a + behind a commit says that files had been changed since."
+    "All runs that were found. Those that are unfinished, diverged or repeat another are in no average. A + after a "
+    "commit means uncommitted changes."
 )
 ORIGIN_COLUMNS = ("folder", "commit", "command", "machine")
 NBSP = "\u00a0"  # keeps a number and its unit on one line
@@ -205,7 +206,7 @@ def _sample(values: Iterable[float]) -> Sample:
 def verdict(difference: PairedDifference | None, better: Callable[[float], bool], digits: int = 2) -> str:
     """Return the size of a difference and the number of pairs, in words.
 
-    >>> verdict(PairedDifference(2, 71.0, 1.0, 62.0, 80.0, 0.06, 0, 2), lambda mean: mean < 0, 1)
+    >>> verdict(PairedDifference(2, 71.0, 1.0, 62.0, 80.0, 0.06, 0), lambda mean: mean < 0, 1)
     '71.0 points worse (n\xa0=\xa02)'
     """
     if difference is None:
@@ -218,7 +219,7 @@ def verdict(difference: PairedDifference | None, better: Callable[[float], bool]
 def outcome(difference: PairedDifference | None, adjusted: float | None, better: Callable[[float], bool]) -> str:
     """Return "better" or "worse" if the difference is significant, else "open".
 
-    >>> outcome(PairedDifference(2, 71.0, 1.0, 62.0, 80.0, 0.06, 0, 2), 0.06, lambda mean: mean < 0)
+    >>> outcome(PairedDifference(2, 71.0, 1.0, 62.0, 80.0, 0.06, 0), 0.06, lambda mean: mean < 0)
     'open'
     """
     if difference is None or adjusted is None or adjusted >= SIGNIFICANCE:
@@ -261,9 +262,8 @@ def distinguish(
 def left_out(runs: Sequence[Run]) -> list[Block]:
     """Return a paragraph on the runs that do not count, if there are any."""
     left = sum(not run.counts for run in runs)
-    several = "runs are" if left > 1 else "run is"
-    text = f"{left} of {len(runs)} {several} left out of every average; the last section says why."
-    return [Paragraph(text)] if left else []
+    several = f"{counted(len(runs), 'run')} {'is' if left == 1 else 'are'}"
+    return [Paragraph(f"{left} of {several} left out of every average; the last section says why.")] if left else []
 
 
 def origin(record: Record) -> tuple[Text, ...]:

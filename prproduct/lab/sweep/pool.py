@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from prproduct.lab.progress import counted
 from prproduct.lab.sweep.jobs import DIED, Ending, Job, attempt
 
 
@@ -32,7 +33,7 @@ class Pool:
 
     def __str__(self) -> str:
         on = ", each on a GPU" if any(self.gpus) else ""
-        return f"up to {self.places} runs at once{on}, {self.threads} CPU thread{'s' * (self.threads != 1)} each"
+        return f"up to {counted(self.places, 'run')} at once{on}, {counted(self.threads, 'CPU thread')} each"
 
     def room(self) -> bool:
         return bool(self._free) or any(worker.job is None for worker in self._workers)
