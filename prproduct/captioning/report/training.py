@@ -159,7 +159,7 @@ def _ending(values: ByLayer, parts: Sequence[str]) -> Table:
         rows.append((PARTS[part], *cells, ", ".join(map(display, above)) or "–"))
     caption = (
         "min |sin θ| in the last quarter of the recorded steps, mean over seeds; last, the products above P in the "
-        "seeds that both have."
+        "seeds that both have. In the paper PR is above P in most parts."
     )
     header = ("part", *map(display, products), "above P")
     return Table(caption, header, "l" + "r" * len(products) + "l", tuple(rows))
