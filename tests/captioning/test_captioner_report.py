@@ -255,24 +255,15 @@ def test_finished_runs_without_scores_are_named_and_their_curves_drawn(tmp_path)
     assert f"{tmp_path / 'a'}: finished, but its test captions are not scored" in all_said([tmp_path])
 
 
-def test_rewards_and_baselines_are_drawn_for_reinforce_only(tmp_path):
+def test_rewards_are_drawn_for_reinforce_only(tmp_path):
     made_run(tmp_path / "xe", "xe", "p")
-    made_run(tmp_path / "rl", "rl", "p", baseline="greedy")
+    made_run(tmp_path / "rl", "rl", "p")
     xe, rl = charts(report.sections(found_in([tmp_path])))
     assert not any("reward" in panel.title for panel in xe.panels)
     reward = next(panel for panel in rl.panels if panel.title.startswith("reward"))
     assert reward.lines[0].y == pytest.approx((40.0, 50.0, 60.0))
-    baseline = next(panel for panel in rl.panels if panel.title.startswith("baseline"))
-    assert baseline.lines[0].y == pytest.approx((41.0, 41.0, 41.0))
-
-
-def test_a_baseline_that_is_the_mean_of_the_others_has_no_plot_of_its_own(tmp_path):
-    made_run(tmp_path / "a", "rl", "p", baseline="others")
-    (rl,) = charts(report.sections(found_in([tmp_path])))
-    assert not any(panel.title.startswith("baseline") for panel in rl.panels)
     advantage = next(panel for panel in rl.panels if panel.title.startswith("|reward − baseline|"))
     assert advantage.lines[0].y == pytest.approx((5.0, 5.0, 5.0))
-    assert "the same mean as the reward" in rl.caption
 
 
 def test_the_share_of_true_captions_is_in_the_table(tmp_path):

@@ -113,18 +113,17 @@ def _caption_pictures(
     unreadable: list[tuple[Picture, str]] = []
     cards: list[page.Card] = []
     names: set[str] = set()
-    reported = 0
     # Not if stdout is a terminal, too: the bar would mix with captions.
     with progress_bar("pictures", len(found), hidden=sys.stdout.isatty()) as update:
         for captioned in caption_pictures(found, captioners, encoders, search, unreadable):
-            reported = _report_unreadable(unreadable, reported)
             _print(captioned, [captioner.label for captioner in captioners])
             if figures:
                 _draw(figures, captioned, titles, names)
             if output:
                 cards.append(page.card(shown(captioned.picture), captioned, titles))
             update(advance=1)
-        _report_unreadable(unreadable, reported)
+    for picture, reason in unreadable:
+        note(f"{shown(picture)}: cannot be read: {reason}")
     if output and cards:
         html = page.page(cards, captioners, [(shown(picture), reason) for picture, reason in unreadable])
         replace_durably(output, html.encode())
@@ -248,13 +247,6 @@ def _print(captioned: CaptionedPicture, labels: Sequence[str]) -> None:
     """A line for each caption: the picture's path, the label if there are several, and the caption."""
     for label, one in zip(labels, captioned.captions, strict=True):
         print("\t".join([shown(captioned.picture), *([label] if len(labels) > 1 else []), one.caption]), flush=True)
-
-
-def _report_unreadable(unreadable: Sequence[tuple[Picture, str]], reported: int) -> int:
-    """Print the unreadable pictures after the first `reported` on stderr, and return the number of all."""
-    for picture, reason in unreadable[reported:]:
-        note(f"{shown(picture)}: cannot be read: {reason}")
-    return len(unreadable)
 
 
 def _draw(folder: Path, captioned: CaptionedPicture, titles: Sequence[str], names: set[str]) -> None:
