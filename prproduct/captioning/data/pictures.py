@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
-from types import TracebackType
 from typing import IO, NamedTuple
 
 import numpy as np
@@ -199,20 +198,12 @@ def _without_limit() -> Iterator[None]:
         Image.MAX_IMAGE_PIXELS = before
 
 
-class Reader:
+class Reader(ExitStack):
     """Reads pictures inside a `with` block; each archive is opened once."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._archives: dict[Path, zipfile.ZipFile] = {}
-        self._stack = ExitStack()
-
-    def __enter__(self) -> Reader:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stack.close()
 
     def read(self, picture: Picture) -> Image.Image:
         """The picture in RGB, upright; raises `UnreadableError` with the reason."""
@@ -231,7 +222,7 @@ class Reader:
         if picture.member is None:
             return picture.place.read_bytes()
         if picture.place not in self._archives:
-            self._archives[picture.place] = self._stack.enter_context(zipfile.ZipFile(picture.place))
+            self._archives[picture.place] = self.enter_context(zipfile.ZipFile(picture.place))
         return self._archives[picture.place].read(picture.member)
 
 
