@@ -16,7 +16,7 @@ from prproduct.captioning.data.pictures import Picture, list_all
 from prproduct.captioning.data.prepared import SPLITS
 from prproduct.captioning.dataset import check_features, check_fits, check_ids, open_dataset
 from prproduct.captioning.inference import Search, config_of, generate_captions, open_runs, run_labels
-from prproduct.captioning.metrics.files import ImageId, raise_for_images, raise_for_repeated, read_text
+from prproduct.captioning.metrics.files import ImageId, listed, raise_for_images, raise_for_repeated, read_text
 from prproduct.captioning.ready import open_ready
 from prproduct.captioning.results import captions_file, save_captions, write_captions
 from prproduct.captioning.use import attention, page
@@ -30,7 +30,6 @@ from prproduct.lab.progress import note, progress_bar
 
 ALL = "all"  # in place of a split: every image of the features, whether it has captions or not
 PAGES = (".html", ".htm")
-OTHERS = 5  # files that are no pictures are named, up to this many
 
 
 @takes_options_of(Search)
@@ -103,9 +102,7 @@ def _caption_pictures(
     others: list[str] = []
     found = list_all(paths, others)
     if others:
-        shown_others = [shown(Path(name).name) for name in others[:OTHERS]]
-        more = f" and {len(others) - OTHERS} more" if len(others) > OTHERS else ""
-        note(f"no pictures, and left out: {', '.join(shown_others)}{more}")
+        note(f"no pictures, and left out: {listed([shown(Path(name).name) for name in others])}")
     known = prepared.read(captions) if captions else None
     captioners = open_runs(folders, epoch, known) if folders else open_ready()
     encoders = encoders_for(captioners, encoder)
