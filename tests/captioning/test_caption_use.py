@@ -151,9 +151,9 @@ def test_odd_names_repeated_names_and_archives_each_get_a_line_and_a_figure(lab,
         archive.write(first, "deep/x.png")
     lines = [f"{place}/a/x.png\tall blue", f"{place}/b/X.jpg\tall blue", f"{place}/b/x.png\tall blue"]
     lines += [f"{odd}\tall red", f"{tmp_path}/more.zip/deep/x.png\tall blue"]
-    # into the folder of the pictures itself
-    found = caption(place, tmp_path / "more.zip", "--run", lab / "pr", "--attention", place / "a")
-    assert found == (0, lines, [])
+    for _ in range(2):  # into the folder of the pictures itself, whose figures are no pictures the next time
+        found = caption(place, tmp_path / "more.zip", "--run", lab / "pr", "--attention", place / "a")
+        assert found == (0, lines, [])
     figures = {path.name for path in (place / "a").iterdir()} - {"x.png"}
     names = {"x", "X-2", "x-3", "x-4", "日本 & <b>1"}
     assert figures == {f"{name}.attention.png" for name in names}

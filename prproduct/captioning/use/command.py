@@ -30,6 +30,7 @@ from prproduct.lab.progress import note, progress_bar
 
 ALL = "all"  # in place of a split: every image of the features, whether it has captions or not
 PAGES = (".html", ".htm")
+FIGURE = ".attention.png"  # the ending of figures of the attention
 
 
 @takes_options_of(Search)
@@ -100,7 +101,10 @@ def _caption_pictures(
     if figures:
         check_writable(figures)
     others: list[str] = []
-    found = list_all(paths, others)
+    # Not the figures that an earlier call wrote into a folder of pictures.
+    found = [one for one in list_all(paths, others) if one.place in paths or not one.name.endswith(FIGURE)]
+    if not found:
+        raise InputError(f"{', '.join(map(str, paths))}: no pictures there but figures of the attention")
     if others:
         note(f"no pictures, and left out: {listed([shown(Path(name).name) for name in others])}")
     known = prepared.read(captions) if captions else None
@@ -255,5 +259,5 @@ def _draw(folder: Path, captioned: CaptionedPicture, titles: Sequence[str], name
         name = f"{stem}-{number}"
     names.add(name.casefold())
     figure = attention.draw(captioned.image, list(zip(titles, captioned.captions, strict=True)))
-    with replacing(folder / f"{name}.attention.png") as temporary:
+    with replacing(folder / f"{name}{FIGURE}") as temporary:
         figure.save(temporary, "PNG")
