@@ -113,21 +113,20 @@ def check_fits(record: Record, dataset: CaptionDataset) -> None:
     """Raise InputError unless the data set has the run's vocabulary, feature width and encoder."""
     check_features(record, dataset.features)
     trained, given = record.config["data"]["vocabulary"], dataset.identity["vocabulary"]
-    if trained != given:
-        raise InputError(f"{record.folder}: was trained with another vocabulary: {trained}, not {given}")
+    _check_equal(record, "another vocabulary", trained, given, "--captions")
 
 
 def check_features(record: Record, features: FeatureSource) -> None:
     """Raise InputError for features of another width than the run's, or of another encoder if both name theirs."""
     trained = record.config["data"]
-    if trained["width"] != features.width:
-        raise InputError(
-            f"{record.folder}: was trained with features of another width: {trained['width']}, not {features.width}"
-        )
-    given = features.encoder if isinstance(features, Features) else None
-    known = EncoderId(trained["encoder"], trained["encoder_fingerprint"]) if trained.get("encoder") else None
-    if given and known and given != known:
-        raise InputError(
-            f"{record.folder}: was trained with features of another encoder: {known.name} ({known.fingerprint}), not "
-            f"{given.name} ({given.fingerprint})"
-        )
+    _check_equal(record, "features of another width", trained["width"], features.width, "--captions and --features")
+    encoder = features.encoder if isinstance(features, Features) else None
+    if encoder and trained.get("encoder"):
+        trained_by = EncoderId(trained["encoder"], trained["encoder_fingerprint"])
+        known, given = (f"{name} ({digits})" for name, digits in (trained_by, encoder))
+        _check_equal(record, "features of another encoder", known, given, "--features")
+
+
+def _check_equal(record: Record, what: str, trained: object, given: object, options: str) -> None:
+    if trained != given:
+        raise InputError(f"{record.folder}: was trained with {what}: {trained}, not {given}; give its own ({options})")

@@ -253,8 +253,8 @@ def train(
     if start is None and start_from != "last":
         raise InputError(f"--from {start_from} is an epoch of the run that REINFORCE starts from: give --start")
     if (config.phase == "rl") != (start is not None):
-        what = "needs a run of cross-entropy to start from" if config.phase == "rl" else "starts from no other run"
-        raise InputError(f"phase {config.phase} {what}: --start")
+        what = "needs a run of cross-entropy: give" if config.phase == "rl" else "starts from no other run: leave out"
+        raise InputError(f"phase {config.phase} {what} --start")
     origin = None if start is None else read_start(start, start_from, dataset)
     config = config.resolved(origin.config if origin else None)
     identity = {"task": "captioner", "config": asdict(config), "data": dataset.identity}

@@ -1,4 +1,4 @@
-"""`prproduct caption` as a function, ten pictures, and runs whose captions are known: all red, all green, all blue."""
+"""The command line as functions, ten pictures, and runs whose captions are known: all red, all green, all blue."""
 
 import pytest
 from painted_pictures import CONFIG, prepare, tiny
@@ -36,13 +36,23 @@ def folder(tmp_path):
 
 
 @pytest.fixture
-def caption(capsys):
-    """Calls the command: exit status, lines of stdout, lines of stderr."""
+def command(capsys):
+    """Calls `prproduct`: exit status, stdout, stderr."""
 
     def call(*words):
         with pytest.raises(SystemExit) as end:
-            cli.main(["caption", *map(str, words)])
-        said = capsys.readouterr()
-        return end.value.code, said.out.splitlines(), said.err.splitlines()
+            cli.main([*map(str, words)])
+        return end.value.code, *capsys.readouterr()
+
+    return call
+
+
+@pytest.fixture
+def caption(command):
+    """Calls `prproduct caption`: exit status, lines of stdout, lines of stderr."""
+
+    def call(*words):
+        status, out, err = command("caption", *words)
+        return status, out.splitlines(), err.splitlines()
 
     return call

@@ -5,12 +5,7 @@ import itertools
 import pytest
 import torch
 
-from prproduct.captioning.losses import caption_mask, cross_entropy, log_probabilities, reinforce, targets_of
-
-
-def test_the_end_counts_once_and_nothing_behind_it_even_if_words_stand_there():
-    targets = torch.tensor([[3, 0, 0, 0], [0, 5, 5, 0], [1, 2, 3, 4]])
-    assert caption_mask(targets).tolist() == [[1, 1, 0, 0], [1, 0, 0, 0], [1, 1, 1, 1]]
+from prproduct.captioning.losses import cross_entropy, log_probabilities, reinforce
 
 
 def test_cross_entropy_is_the_sum_over_words_and_ends():
@@ -27,10 +22,6 @@ def test_no_gradient_comes_from_behind_the_end(behind):
     cross_entropy(logits, targets).backward()
     assert (logits.grad[0, :2] != 0).all()
     assert (logits.grad[0, 2:] == 0).all()
-
-
-def test_targets_are_the_words_that_follow_and_the_end():
-    assert targets_of(torch.tensor([[0, 7, 8, 9]])).tolist() == [[7, 8, 9, 0]]
 
 
 def test_losses_of_nothing_are_zero():

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from painted_pictures import COLOURS, paint, tiny
 
-from prproduct import cli
 from prproduct.captioning.data import grids, pictures, prepared
 from prproduct.captioning.data.prepared import Described
 from prproduct.captioning.data.vocabulary import build
@@ -19,8 +18,19 @@ from prproduct.lab.errors import InputError
 pytestmark = pytest.mark.usefixtures("tiny_encoders")
 
 
-def test_a_split_is_written_as_the_server_wants_it(lab, caption, tmp_path):
-    common = ("--split", "test", "--captions", lab / "captions", "--features", lab / "f.h5")
+@pytest.fixture
+def run(lab, tmp_path):
+    """The folder of a run without captions."""
+    return shutil.copytree(lab / "pr", tmp_path / "run", ignore=shutil.ignore_patterns("results"))
+
+
+@pytest.fixture
+def common(lab):
+    """Options for the captions of a run's test images."""
+    return "--split", "test", "--captions", lab / "captions", "--features", lab / "f.h5"
+
+
+def test_a_split_is_written_as_the_server_wants_it(lab, caption, common, tmp_path):
     status, out, _ = caption("--run", lab / "pr", *common, "-o", tmp_path / "captions_test_results.json")
     files = (lab / "pr" / "results" / "captions_test_results.json", tmp_path / "captions_test_results.json")
     assert (status, out) == (0, [f"{file}: captions of 3 images" for file in files])
@@ -58,16 +68,15 @@ def test_images_that_nobody_described_are_captioned_from_their_features_alone(la
 
 @pytest.mark.parametrize("split", ["test", "all"])
 def test_a_place_that_cannot_be_written_is_named_before_anything_is_captioned(
-    lab, caption, tmp_path, monkeypatch, split
+    lab, run, caption, tmp_path, monkeypatch, split
 ):
     """The captions of a whole test set take an hour."""
-    shutil.copytree(lab / "pr", tmp_path / "run", ignore=shutil.ignore_patterns("results"))
     for module in ("results", "use.command"):
         monkeypatch.setattr(f"prproduct.captioning.{module}.generate_captions", lambda *a, **k: pytest.fail("searched"))
     own = ("--features", lab / "f.h5", *(("--captions", lab / "captions") if split == "test" else ()))
     (tmp_path / "file").touch()
     for target in (tmp_path / "file" / "out.json", tmp_path / "file" / "folder"):
-        status, out, err = caption("--run", tmp_path / "run", "--split", split, *own, "-o", target)
+        status, out, err = caption("--run", run, "--split", split, *own, "-o", target)
         assert (status, out, len(err)) == (2, [], 1)
         assert re.search(r"/file: is a file; give the|/file/folder: cannot be written", err[0])
 
@@ -106,13 +115,14 @@ def test_a_run_whose_configuration_does_not_describe_its_data_is_named(lab, capt
     assert "config.json: is not the configuration of a captioner's run (its data has no" in err[0]
 
 
-def test_captions_of_a_split_have_as_many_words_as_training_has_unless_longest_says_another(lab, caption, tmp_path):
-    shutil.copytree(lab / "pr", tmp_path / "run", ignore=shutil.ignore_patterns("results"))
+def test_captions_of_a_split_have_as_many_words_as_training_has_unless_longest_says_another(
+    lab, run, caption, tmp_path
+):
     shutil.copytree(lab / "captions", tmp_path / "captions")
     described = tmp_path / "captions" / "captions.json"
     described.write_text(described.read_text().replace('"longest": 16', '"longest": 1'))
     target = tmp_path / "out.json"
-    common = ("--run", tmp_path / "run", "--captions", tmp_path / "captions", "--features", lab / "f.h5", "-o", target)
+    common = ("--run", run, "--captions", tmp_path / "captions", "--features", lab / "f.h5", "-o", target)
     common = (*common, "--shortest", 1)  # else the empty caption would rank before one that is cut
     for split, options, texts in (
         ("test", (), {"all"}),
@@ -123,77 +133,47 @@ def test_captions_of_a_split_have_as_many_words_as_training_has_unless_longest_s
         assert {row["caption"] for row in json.loads(target.read_text())} == texts
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--beams", 0), "0 beams; there must be at least 1"),
-        (("--length-power", -1), "a length power of -1.0; it must be at least 0"),
-        (("--shortest", 17), "captions of at least 17 words; it must be from 0 to 16"),
-    ],
-)
-def test_an_impossible_search_is_refused_before_anything_is_loaded(caption, tmp_path, options, message):
-    assert caption(tmp_path, "--run", tmp_path / "none", *options) == (2, [], [f"prproduct: {message}"])
-
-
-def test_captioned_and_scored_a_run_has_a_row_in_the_report(lab, caption, tmp_path, capsys):
-    shutil.copytree(lab / "pr", tmp_path / "run", ignore=shutil.ignore_patterns("results"))
-    common = ("--split", "test", "--captions", lab / "captions", "--features", lab / "f.h5")
+def test_captioned_and_scored_a_run_has_a_row_in_the_report(lab, run, common, command, tmp_path):
     page = tmp_path / "report.md"
+    file = run / "results" / "scores_test.json"
 
-    def call(*words):
-        with pytest.raises(SystemExit) as end:
-            cli.main([str(word) for word in words])
-        assert end.value.code == 0, capsys.readouterr().err
-        return page.read_text() if words[0] == "report" else ""
+    def report():
+        assert command("report", run, "-o", page)[0] == 0
+        return page.read_text()
 
-    status, out, _ = caption("--run", tmp_path / "run", *common)
-    assert (status, out[1]) == (0, f"for their scores: prproduct score {lab}/captions {tmp_path}/run")
-    unscored = call("report", tmp_path / "run", "-o", page)
-    assert f"prproduct caption --run {tmp_path}/run --split test" in unscored
-    assert f"prproduct score CAPTIONS {tmp_path}/run" in unscored
-    call("score", lab / "captions", tmp_path / "run", "--metrics", "bleu,cider")
-    kept = json.loads((tmp_path / "run" / "results" / "scores_test.json").read_text())
+    status, out, _ = command("caption", "--run", run, *common)
+    assert (status, out.splitlines()[1]) == (0, f"for their scores: prproduct score {lab}/captions {run}")
+    unscored = report()
+    assert f"prproduct caption --run {run} --split test" in unscored
+    assert f"prproduct score CAPTIONS {run}" in unscored
+    assert command("score", lab / "captions", run, "--metrics", "bleu,cider")[0] == 0
+    kept = json.loads(file.read_text())
     assert kept["images"] == 3
-    row = f"| PR | ours | 1 | {100 * kept['scores']['Bleu_1']:.1f} |"
-    assert row in call("report", tmp_path / "run", "-o", page)
-    assert caption("--run", tmp_path / "run", *common)[0] == 0
-    assert json.loads((tmp_path / "run" / "results" / "scores_test.json").read_text()) == kept, "scored already"
-    assert caption("--run", tmp_path / "run", *common, "--beams", 2)[0] == 0
-    again = json.loads((tmp_path / "run" / "results" / "scores_test.json").read_text())
+    assert f"| PR | ours | 1 | {100 * kept['scores']['Bleu_1']:.1f} |" in report()
+    assert command("caption", "--run", run, *common)[0] == 0
+    assert json.loads(file.read_text()) == kept, "scored already"
+    assert command("caption", "--run", run, *common, "--beams", 2)[0] == 0
+    again = json.loads(file.read_text())
     assert (again["scores"], again["how"]["search"]["beams"]) == ({}, 2), "scores of other captions are gone"
 
 
-def test_unusual_scores_are_not_kept_and_a_run_without_captions_says_what_to_do(lab, caption, tmp_path, capsys):
-    shutil.copytree(lab / "p", tmp_path / "run", ignore=shutil.ignore_patterns("results"))
-
-    def score(*options):
-        with pytest.raises(SystemExit) as end:
-            cli.main(["score", str(lab / "captions"), str(tmp_path / "run"), "--metrics", "bleu", *options])
-        return end.value.code, capsys.readouterr().err
-
-    status, err = score()
+def test_a_run_without_captions_says_what_to_do(lab, run, command):
+    status, _, err = command("score", lab / "captions", run, "--metrics", "bleu")
     assert (status, "caption them first: prproduct caption" in err) == (2, True)
-    common = ("--split", "test", "--captions", lab / "captions", "--features", lab / "f.h5")
-    assert caption("--run", tmp_path / "run", *common)[0] == 0
-    status, err = score("--subset")
-    assert (status, "left as it was" in err) == (0, True)
-    assert json.loads((tmp_path / "run" / "results" / "scores_test.json").read_text())["scores"] == {}
 
 
-def test_scores_against_other_references_are_printed_and_not_kept(lab, caption, tmp_path, capsys):
+def test_scores_of_a_subset_or_against_other_references_are_printed_and_not_kept(lab, run, common, command, tmp_path):
     """The report would print them as the run's."""
-    shutil.copytree(lab / "p", tmp_path / "run", ignore=shutil.ignore_patterns("results"))
-    common = ("--split", "test", "--captions", lab / "captions", "--features", lab / "f.h5")
-    assert caption("--run", tmp_path / "run", *common)[0] == 0
-    kept = tmp_path / "run" / "results" / "scores_test.json"
+    assert command("caption", "--run", run, *common)[0] == 0
 
-    def score(references):
-        with pytest.raises(SystemExit) as end:
-            cli.main(["score", str(references), str(tmp_path / "run"), "--metrics", "bleu", "--json"])
-        said = capsys.readouterr()
-        assert end.value.code == 0, said.err
-        return json.loads(said.out)["scores"]["Bleu_1"], json.loads(kept.read_text())["scores"].get("Bleu_1"), said.err
+    def score(references, *options):
+        status, out, err = command("score", references, run, "--metrics", "bleu", "--json", *options)
+        assert status == 0, err
+        stored = json.loads((run / "results" / "scores_test.json").read_text())["scores"].get("Bleu_1")
+        return json.loads(out)["scores"]["Bleu_1"], stored, err
 
+    _, stored, err = score(lab / "captions", "--subset")
+    assert (stored, "left as it was" in err) == (None, True)
     right, stored, _ = score(lab / "captions")
     assert stored == right
     others = {"annotations": [{"image_id": number, "caption": "all cats"} for number in (21, 22, 23)]}
@@ -207,40 +187,28 @@ def test_scores_against_other_references_are_printed_and_not_kept(lab, caption, 
         assert "left as it was: it has scores against the run's own captions" in err
 
 
-def test_test_images_that_nobody_described_are_captioned_and_not_scored(lab, caption, tmp_path, capsys):
-    shutil.copytree(lab / "p", tmp_path / "run", ignore=shutil.ignore_patterns("results"))
-    common = ("--split", "test", "--captions", lab / "captions", "--features", lab / "f.h5")
-    assert caption("--run", tmp_path / "run", *common)[0] == 0
-    captions = json.loads((tmp_path / "run" / "results" / "captions_test_results.json").read_text())
+def test_test_images_that_nobody_described_are_captioned_and_not_scored(lab, run, common, command, tmp_path):
+    assert command("caption", "--run", run, *common)[0] == 0
+    captions = json.loads((run / "results" / "captions_test_results.json").read_text())
     said_of = {entry["image_id"]: entry["caption"] for entry in captions}
     vocabulary = prepared.read(lab / "captions").vocabulary
     described = [Described(1, "1.png", "train", ("all red",), ("all red",))]
     described += [Described(number, f"{number}.png", "test", (), ()) for number in (21, 22)]
 
-    def score(name, *more):
-        prepared.write(tmp_path / name, [*described, *more], vocabulary)
-        with pytest.raises(SystemExit) as end:
-            cli.main(["score", str(tmp_path / name), str(tmp_path / "run"), "--metrics", "bleu", "--json"])
-        said = capsys.readouterr()
-        return end.value.code, said.out, said.err
+    def score(name, *texts):
+        prepared.write(tmp_path / name, [*described, Described(23, "23.png", "test", texts, texts)], vocabulary)
+        return command("score", tmp_path / name, run, "--metrics", "bleu", "--json")
 
-    status, out, err = score("one", Described(23, "23.png", "test", (said_of[23],), (said_of[23],)))
+    status, out, err = score("one", said_of[23])
     assert status == 0, err
     assert (json.loads(out)["images"], json.loads(out)["scores"]["Bleu_1"]) == (1, pytest.approx(1.0))
-    status, _, err = score("none", Described(23, "23.png", "test", (), ()))
-    assert (status, err) == (
-        2,
-        f"prproduct: {tmp_path}/none: no image of the split test has references to score with\n",
-    )
+    line = f"prproduct: {tmp_path}/none: no image of the split test has references to score with\n"
+    assert score("none") == (2, "", line)
 
 
-def test_a_run_whose_scores_file_is_missing_is_named_before_anything_is_scored(lab, caption, tmp_path, monkeypatch):
+def test_a_run_whose_scores_file_is_missing_is_named_before_anything_is_scored(lab, run, common, command, monkeypatch):
     """METEOR takes minutes, and its score would have nowhere to go."""
-    shutil.copytree(lab / "p", tmp_path / "run", ignore=shutil.ignore_patterns("results"))
-    common = ("--split", "test", "--captions", lab / "captions", "--features", lab / "f.h5")
-    assert caption("--run", tmp_path / "run", *common)[0] == 0
-    (tmp_path / "run" / "results" / "scores_test.json").unlink()
+    assert command("caption", "--run", run, *common)[0] == 0
+    (run / "results" / "scores_test.json").unlink()
     monkeypatch.setattr("prproduct.captioning.metrics.score.evaluate", lambda *arguments: pytest.fail("scored"))
-    with pytest.raises(SystemExit) as end:
-        cli.main(["score", str(lab / "captions"), str(tmp_path / "run")])
-    assert end.value.code == 2
+    assert command("score", lab / "captions", run)[0] == 2

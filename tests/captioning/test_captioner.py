@@ -114,18 +114,6 @@ def test_steps_give_the_logits_of_whole_sequences(options):
         assert torch.allclose(attention.sum(-1), torch.ones(len(words), dtype=torch.float64))
 
 
-def test_a_repeated_memory_gives_the_same_steps_as_rows_that_share_an_image():
-    model, (features, present, words) = captioner(), batch()
-    memory = model.encode(features, present)
-    state = model.begin(memory).repeat(2)
-    shared = model.step(words[:, 1], state, memory)
-    apart = model.step(words[:, 1], state, memory.select(torch.arange(memory.images).repeat_interleave(2)))
-    assert relative_error(shared.logits, apart.logits) < 1e-12
-    chosen = memory.select(torch.tensor([2, 0]))
-    assert torch.equal(chosen.regions[1], memory.regions[0])
-    assert torch.equal(chosen.present[0], memory.present[2])
-
-
 @pytest.mark.parametrize("product", ["pr", "r", "tempered:0.5"])
 def test_gradients_of_the_converted_model_are_those_of_the_literal_formula(product):
     model, inputs = captioner(), batch()
@@ -183,22 +171,6 @@ def test_padding_gets_no_attention_and_more_of_it_changes_no_logits():
     assert (attention[present] > 0).all()
     wider = torch.cat([features, torch.randn_like(features)], 1), torch.cat([present, present & False], 1)
     assert relative_error(model(*wider, words), model(features, present, words)) < 1e-14
-
-
-def test_an_image_alone_gets_the_logits_that_it_gets_in_a_batch():
-    model, (features, present, words) = captioner(), batch()
-    alone = model(features[1:2, :3], present[1:2, :3], words[2:4])
-    assert present[1].tolist() == [True, True, True, False]
-    assert relative_error(alone, model(features, present, words)[2:4]) < 1e-12
-
-
-def test_a_word_sees_no_later_word():
-    model, (features, present, words) = captioner(), batch()
-    before = model(features, present, words)
-    words[:, 3] = (words[:, 3] + 1) % 11
-    after = model(features, present, words)
-    assert torch.equal(after[:, :3], before[:, :3])
-    assert (after[:, 3:] != before[:, 3:]).any(-1).all()
 
 
 def test_scheduled_sampling_replaces_the_share_of_words_that_is_asked_for_and_never_the_first():
@@ -279,11 +251,3 @@ def test_captions_that_do_not_belong_to_the_images_are_refused():
     features, present, words = batch()
     with pytest.raises(InputError, match="5 captions for 3 images"):
         captioner()(features, present, words[:5])
-
-
-def test_a_checkpoint_of_the_native_model_loads_into_the_converted_one():
-    model = captioner()
-    converted = pr.convert(captioner())
-    converted.load_state_dict(model.state_dict(), strict=True)
-    inputs = batch()
-    assert torch.equal(converted(*inputs), model(*inputs))

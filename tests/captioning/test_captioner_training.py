@@ -223,11 +223,11 @@ def test_what_does_not_fit_is_refused_in_one_line_and_nothing_is_written(finishe
     first, *others = captions.images
     moved = replace(captions, images=(first._replace(split="test"), *others))
     cases = [
-        (RL, {}, "phase rl needs a run of cross-entropy to start from"),
-        (XE, {"start": finished / "xe"}, "phase xe starts from no other run"),
+        (RL, {}, "phase rl needs a run of cross-entropy: give --start"),
+        (XE, {"start": finished / "xe"}, "phase xe starts from no other run: leave out --start"),
         (RL, {"start": finished / "rl"}, "is of REINFORCE itself"),
         (RL, {"start": finished}, "no such file; give the folder of a run"),
-        (RL, {"start": finished / "xe", "what": wide}, "features of another width: 6, not 7"),
+        (RL, {"start": finished / "xe", "what": wide}, "features of another width: 6, not 7; give its own .--captions"),
         (RL, {"start": finished / "xe", "what": fewer}, "another vocabulary"),
         (RL, {"start": finished / "xe", "what": CaptionDataset(moved, features)}, "was trained on other captions: .*"),
         (RL, {"start": finished / "xe", "start_from": "first"}, "choose last or best"),

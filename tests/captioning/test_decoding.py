@@ -152,20 +152,6 @@ def test_a_model_that_never_ends_gives_captions_that_are_cut_off():
     assert beam(model, model.memory(3), n_best=5, limits=Limits(longest=7)).scores.isfinite().all()
 
 
-def test_a_caption_that_was_cut_is_not_preferred_to_one_that_ended():
-    # After the first word, an end has a twentieth of what going on has: cut after 4 words, a caption is likelier.
-    model = Table([[-1000.0, 0, -1000], [0.0, 3, 2], [0.0, 3, 2]])
-    captions = beam(model, model.memory(2), beams=3, n_best=4, limits=Limits(longest=4))
-    ended = (captions.words == 0).any(-1)
-    assert ended[:, 0].all(), "cut, though the beam held captions that ended"
-    assert ended.tolist() == ended.sort(1, descending=True).values.tolist(), "a cut one stands before one that ended"
-    assert not ended.all()
-    assert captions.scores[0, 0] < captions.scores[0, 3], "the cut one would have been the likeliest"
-    for kind in (ended, ~ended):
-        scores = captions.scores[kind].view(2, -1)
-        assert (scores.diff(dim=1) <= 0).all()
-
-
 def test_images_that_are_done_are_not_computed_any_more():
     """Images differ in this: one ends at once, the other after four words."""
     counts = []
@@ -227,15 +213,6 @@ def test_no_trigram_comes_twice():
             trigrams = list(zip(said, said[1:], said[2:], strict=False))
             assert len(set(trigrams)) == len(trigrams)
             assert len(said) == 20
-
-
-def test_a_length_power_prefers_longer_captions():
-    model = Table([[1.0, 1.0, -1000], [2.0, -1000, 1.0], [3.0, -1000, -1000]])  # 0→{end, 1}, 1→{end, 2}, 2→end
-    lengths = [
-        len(spoken(beam(model, model.memory(1), length_power=power).words[0, 0])) for power in (0.0, 0.5, 1.0, 3.0)
-    ]
-    assert lengths == sorted(lengths)
-    assert lengths[0] < lengths[-1]
 
 
 def test_samples_are_drawn_with_the_models_probabilities_at_the_temperature():

@@ -134,13 +134,6 @@ def test_a_file_with_any_byte_changed_or_cut_anywhere_is_read_or_refused_in_one_
     assert all(len(line.splitlines()) == 1 for line in refused)
 
 
-@pytest.mark.parametrize("word", ["", "a b"])
-def test_words_that_would_not_come_back_are_not_saved(tmp_path, word):
-    with pytest.raises(InputError, match="a word has no blanks"):
-        Frequencies({("cat",): 1, (word, "cat"): 1}, 2).save(tmp_path / "f.npz")
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_an_archive_of_something_else_is_one_line(tmp_path):
     np.savez(tmp_path / "f.npz", words=np.zeros(3))
     with pytest.raises(InputError, match="not a file of n-gram frequencies"):

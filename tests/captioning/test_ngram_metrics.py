@@ -2,7 +2,6 @@
 
 import contextlib
 import io
-import math
 
 import numpy as np
 import pytest
@@ -61,58 +60,11 @@ def test_cider_with_frequencies_of_a_larger_corpus_is_pycocoevalcaps_on_the_larg
     assert_equal(score, each[: len(candidates)].mean(), each[: len(candidates)])
 
 
-@given(st.lists(captions, min_size=1, max_size=4), captions)
-def test_the_order_of_references_does_not_matter(references, candidate):
-    others = [["a dog"], ["two cats on a mat"]]
-    for metric in (lambda r: cider_d([r, *others], [candidate, "a", "b"]), lambda r: rouge_l([r], [candidate])):
-        np.testing.assert_allclose(metric(references).each, metric(references[::-1]).each, rtol=0, atol=1e-12)
-    assert [s.total for s in bleu([references], [candidate])] == [
-        s.total for s in bleu([references[::-1]], [candidate])
-    ]
-
-
-@given(st.lists(captions, min_size=1, max_size=4), captions)
-def test_the_same_references_twice_change_nothing(references, candidate):
-    others = [["a dog"], ["two cats on a mat"]]
-    for metric in (lambda r: cider_d([r, *others], [candidate, "a", "b"]), lambda r: rouge_l([r], [candidate])):
-        np.testing.assert_allclose(metric(references).each, metric(references * 2).each, rtol=0, atol=1e-12)
-    assert [s.total for s in bleu([references], [candidate])] == [s.total for s in bleu([references * 2], [candidate])]
-
-
 def test_a_caption_equal_to_its_only_reference_is_perfect():
     caption, other = "a cat sits on a mat", "two dogs run along the beach"
     assert [score.total for score in bleu([[caption]], [caption])] == pytest.approx([1] * 4, abs=1e-8)
     assert rouge_l([[caption]], [caption]).total == pytest.approx(1, abs=1e-15)
     assert cider_d([[caption], [other]], [caption, other]).total == pytest.approx(10, abs=1e-13)
-
-
-def test_brevity_is_penalised_below_the_closest_reference_only():
-    reference = "one two three four five six"
-    as_long, shorter = reference, "one two three four five"
-    assert bleu([[reference]], [as_long])[0].total == pytest.approx(1, abs=1e-8)
-    assert bleu([[reference]], [shorter])[0].total == pytest.approx(math.exp(1 - 6 / 5), abs=1e-8)
-    longer_too = "one two three four five six seven"
-    assert bleu([[longer_too, "one two three four"]], [shorter])[0].total == pytest.approx(1, abs=1e-8), "4 is closer"
-    equally_close = [longer_too, "one two three"]
-    assert bleu([equally_close], [shorter])[0].total == pytest.approx(1, abs=1e-8), "of 3 and 7, the shorter"
-
-
-def test_brevity_counts_over_all_images_together():
-    reference = "one two three four"
-    total = bleu([[reference], [reference]], ["one two", "one two three four five six"])[0].total
-    assert total == pytest.approx((2 + 4) / (2 + 6), abs=1e-8), "together they are as long as their references"
-
-
-def test_cider_clips_repeated_words_and_penalises_length():
-    frequencies = Frequencies({("cat",): 1, ("dog",): 1}, images=100)
-    once = cider_d([["cat dog"]], ["cat"], frequencies).total
-    delta = 1  # "cat dog" has one bigram, "cat" none
-    by_hand = 10 / 4 * (1 / math.sqrt(2)) * math.exp(-(delta**2) / (2 * 6**2))
-    assert once == pytest.approx(by_hand, abs=1e-12)
-    # "cat cat" has count 2, but is worth no more than the reference's one: 1·1/(2·√2), and no length to penalise.
-    assert cider_d([["cat dog"]], ["cat cat"], frequencies).total == pytest.approx(
-        10 / 4 / (2 * math.sqrt(2)), abs=1e-12
-    )
 
 
 def test_cider_of_one_image_alone_is_nothing():

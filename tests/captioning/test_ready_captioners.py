@@ -10,13 +10,11 @@ import torch
 from painted_pictures import CONFIG, paint
 from small_dataset import run
 
-from prproduct import cli
 from prproduct.captioning import ready
 from prproduct.captioning.data import features, prepared
 from prproduct.captioning.dataset import CaptionDataset
 from prproduct.captioning.inference import load_captioner
 from prproduct.captioning.results import write_results
-from prproduct.captioning.use import command
 from prproduct.lab.errors import InputError
 
 pytestmark = pytest.mark.usefixtures("tiny_encoders")
@@ -41,7 +39,7 @@ def bundled(scored, tmp_path, monkeypatch):
     """A folder of ready captioners in the place of the package's."""
     for product in ("pr", "p", "r"):
         ready.save(*ready.make(scored / product, "Colours", LICENCE), tmp_path / "ready")
-    monkeypatch.setattr(command, "open_ready", lambda: ready.open_ready(tmp_path / "ready"))
+    monkeypatch.setattr("prproduct.captioning.use.command.open_ready", lambda: ready.open_ready(tmp_path / "ready"))
     return tmp_path / "ready"
 
 
@@ -116,7 +114,7 @@ def test_a_damaged_bundle_is_named(bundled, caption, tmp_path):
 
 
 def test_without_a_ready_captioner_it_says_to_give_a_run(caption, tmp_path, monkeypatch):
-    monkeypatch.setattr(command, "open_ready", lambda: ready.open_ready(tmp_path))
+    monkeypatch.setattr("prproduct.captioning.use.command.open_ready", lambda: ready.open_ready(tmp_path))
     status, _, err = caption(paint(tmp_path / "x.jpg", "red"))
     assert (status, err) == (
         2,
@@ -135,33 +133,25 @@ def test_captioners_in_the_package_are_small_and_complete():
         assert json.loads(card.read_text())["licence"]
 
 
-def test_the_command_makes_a_bundle_of_runs(scored, tmp_path, capsys):
-    words = ["--data", "Colours", "--licence", LICENCE, "-o", str(tmp_path / "r")]
-    with pytest.raises(SystemExit) as end:
-        cli.main(["bundle", str(scored / "p"), str(scored / "pr"), *words])
-    assert end.value.code == 0
+def test_the_command_makes_a_bundle_of_runs(scored, tmp_path, command):
+    options = ["--data", "Colours", "--licence", LICENCE, "-o", tmp_path / "r"]
+    status, out, _ = command("bundle", scored / "p", scored / "pr", *options)
+    assert (status, "Colours, seed 0, CIDEr" in out) == (0, True)
     files = {path.name for path in (tmp_path / "r").iterdir()}
     assert files == {"p.json", "p.safetensors", "pr.json", "pr.safetensors"}
-    assert "Colours, seed 0, CIDEr" in capsys.readouterr().out
 
 
-def test_a_run_that_makes_no_captioner_keeps_the_others_from_being_written(scored, tmp_path, capsys):
-    shutil.copytree(scored / "pr", tmp_path / "unscored", ignore=shutil.ignore_patterns("results"))
-    runs = [str(scored / "p"), str(tmp_path / "unscored")]
-    with pytest.raises(SystemExit) as end:
-        cli.main(["bundle", *runs, "--data", "Colours", "--licence", LICENCE, "-o", str(tmp_path / "r")])
-    assert end.value.code == 2
-    assert "its test captions are not scored" in capsys.readouterr().err
-    assert not (tmp_path / "r").exists()
-
-
-def test_two_runs_of_one_product_are_refused_before_one_replaces_the_other(scored, tmp_path, capsys):
-    shutil.copytree(scored / "p", tmp_path / "again")
-    runs = [str(scored / "p"), str(tmp_path / "again")]
-    with pytest.raises(SystemExit) as end:
-        cli.main(["bundle", *runs, "--data", "Colours", "--licence", LICENCE, "-o", str(tmp_path / "r")])
-    assert end.value.code == 2
-    assert "more than one run of product p; give one" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("product", "without", "message"),
+    [("pr", "results", "its test captions are not scored"), ("p", "", "more than one run of product p; give one")],
+)
+def test_a_run_that_cannot_be_bundled_keeps_all_from_being_written(
+    scored, tmp_path, command, product, without, message
+):
+    shutil.copytree(scored / product, tmp_path / "another", ignore=shutil.ignore_patterns(without))
+    options = ["--data", "Colours", "--licence", LICENCE, "-o", tmp_path / "r"]
+    status, _, err = command("bundle", scored / "p", tmp_path / "another", *options)
+    assert (status, message in err) == (2, True)
     assert not (tmp_path / "r").exists()
 
 

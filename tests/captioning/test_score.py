@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from prproduct import cli
 from prproduct.captioning.metrics import Frequencies, bleu, cider_d, evaluate, rouge_l
 from prproduct.captioning.metrics.files import raise_for_images, read_references
 from prproduct.lab.errors import InputError
@@ -40,7 +39,7 @@ OWN = ["--metrics", "bleu,rouge-l,cider"]
 
 
 @pytest.fixture
-def run(tmp_path, capsys, monkeypatch):
+def run(tmp_path, command, monkeypatch):
     """Runs the command on two files, given by their content, and returns its status, output and error."""
     monkeypatch.setenv("COLUMNS", "200")
 
@@ -49,9 +48,7 @@ def run(tmp_path, capsys, monkeypatch):
         for path, content in zip(paths, (references, results), strict=True):
             if content is not None:
                 path.write_text(content if isinstance(content, str) else json.dumps(content))
-        with pytest.raises(SystemExit) as end:
-            cli.main(["score", *map(str, paths), *options])
-        return end.value.code, *capsys.readouterr()
+        return command("score", *paths, *options)
 
     return run
 
@@ -142,6 +139,7 @@ def sentence(entry):
         (COCO, "[" * 100_000, [], "results.json: .*JSON"),
         (COCO, COCO, [], "results.json: not COCO's results"),
         (RESULTS, RESULTS, [], "references.json: a list of results"),
+        (RESULTS, COCO, [], "references.json: a list of results, .* the references come first"),
         ({"a": 1}, RESULTS, [], "references.json: neither"),
         (COCO, [], [], "results.json: no captions"),
         (COCO, [1], [], "results.json: expected a list of objects"),
@@ -161,7 +159,7 @@ def sentence(entry):
         (sentence({"tokens": None}), RESULTS, [], "a sentence without 'tokens'"),
         (sentence({"tokens": "a cat"}), RESULTS, [], "a sentence without 'tokens', a list of strings"),
         (COCO, RESULTS[:1], [], "results.json: no caption of images that have references: 7 .*--subset"),
-        (changed(COCO, images=[{"id": 1}]), RESULTS, [], "no caption of images that have references: 1"),
+        (changed(COCO, images=[{"id": 1}]), RESULTS, [], "images without a reference: 1"),
         (changed(COCO, annotations=COCO["annotations"][1:]), RESULTS, [], "images without a reference: 3"),
         (KARPATHY, RESULTS, ["--split", "train"], "no image of split 'train'; there are test, val"),
         (COCO, RESULTS, ["--metrics", "bleu,blue"], "no metric 'blue'; there are bleu, meteor"),
@@ -184,19 +182,20 @@ def test_many_missing_images_are_counted_and_not_all_listed(run):
     assert "and 93 more" in error
 
 
-def test_text_and_json_together_are_refused(tmp_path, capsys):
-    with pytest.raises(SystemExit) as end:
-        cli.main(["score", str(tmp_path / "a.json"), str(tmp_path / "b.txt")])
-    assert end.value.code == 2
-    assert "two .json files" in capsys.readouterr().err
-
-
-def test_text_that_is_not_utf_8_is_refused(tmp_path, capsys):
-    (tmp_path / "a.txt").write_bytes(b"caf\xe9\n")
-    with pytest.raises(SystemExit) as end:
-        cli.main(["score", str(tmp_path / "a.txt"), str(tmp_path / "a.txt")])
-    assert end.value.code == 2
-    assert "not UTF-8 (byte 3)" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("results", "message"),
+    [
+        ("b.txt", "give two .json files, or two of plain text"),
+        ("runs", "runs: not the folder of a run"),
+        ("latin.txt", "latin.txt: not UTF-8 (byte 3)"),
+    ],
+)
+def test_results_of_another_kind_are_named(tmp_path, command, results, message):
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "latin.txt").write_bytes(b"caf\xe9\n")
+    references = "latin.txt" if results == "latin.txt" else "a.json"
+    status, out, err = command("score", tmp_path / references, tmp_path / results)
+    assert (status, out, message in err) == (2, "", True)
 
 
 def test_without_java_the_others_are_still_reported(run, monkeypatch, tmp_path):
@@ -251,12 +250,3 @@ def test_a_wrong_list_is_not_printed_whole():
     with pytest.raises(InputError) as error:
         raise_for_images(Path("ids.txt"), "unknown images", ["x" * 10_000])
     assert len(str(error.value)) < 200
-
-
-def test_a_folder_that_is_no_run_is_named_as_such(tmp_path, capsys):
-    (tmp_path / "references.json").write_text(json.dumps(COCO))
-    (tmp_path / "runs").mkdir()
-    with pytest.raises(SystemExit) as end:
-        cli.main(["score", str(tmp_path / "references.json"), str(tmp_path / "runs")])
-    assert end.value.code == 2
-    assert f"{tmp_path / 'runs'}: not the folder of a run" in capsys.readouterr().err

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from prproduct.captioning.data import grids, pictures, prepared, sources, vocabulary
 from prproduct.captioning.encoder import DEFAULT, load
-from prproduct.captioning.metrics.files import SHOWN, ImageId
+from prproduct.captioning.metrics.files import ImageId, listed
 from prproduct.captioning.metrics.frequencies import load_frequencies
 from prproduct.lab.errors import InputError
 from prproduct.lab.progress import note, progress_bar
@@ -141,5 +141,4 @@ def _ids(folder: Path) -> dict[str, ImageId]:
 
 def _print_missing(missing: set[ImageId]) -> None:
     if missing:
-        shown = ", ".join(map(str, sorted(missing, key=str)[:SHOWN]))
-        note(f"no pictures of {len(missing):,} of the captions' images: {shown}{', …' * (len(missing) > SHOWN)}")
+        note(f"no pictures of {len(missing):,} of the captions' images: {listed(sorted(map(str, missing)))}")

@@ -8,11 +8,10 @@ import warnings
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
-from types import TracebackType
 from typing import IO, NamedTuple
 
 import numpy as np
@@ -120,7 +119,7 @@ def _files(place: Path, others: list[str]) -> Iterator[tuple[Path, str | None]]:
             dangling = file.is_symlink() and not file.exists()  # named as unreadable, instead of skipped in silence
             if file.name.startswith(".") or not (file.is_file() or dangling):
                 continue
-            if file.suffix.lower() in SUFFIXES or _is_picture(file):
+            if file.suffix.lower() in SUFFIXES or _is_picture(partial(io.FileIO, file)):
                 yield file, None
             else:
                 others.append(str(file))
@@ -131,7 +130,11 @@ def _files(place: Path, others: list[str]) -> Iterator[tuple[Path, str | None]]:
             with zipfile.ZipFile(place) as archive:
                 names = [name for name in archive.namelist() if not name.endswith("/")]
                 names = [name for name in names if not Path(name).name.startswith(".")]
-                known = {name for name in names if name.lower().endswith(SUFFIXES) or _is_member_picture(archive, name)}
+                known = {
+                    name
+                    for name in names
+                    if name.lower().endswith(SUFFIXES) or _is_picture(partial(archive.open, name))
+                }
         except (OSError, zipfile.BadZipFile) as error:
             raise InputError(f"{place}: not a zip archive that can be read ({error})") from None
         yield from ((place, name) for name in names if name in known)
@@ -140,32 +143,22 @@ def _files(place: Path, others: list[str]) -> Iterator[tuple[Path, str | None]]:
         yield place, None  # given by the user, so any name is accepted
 
 
-def _is_picture(file: Path | IO[bytes]) -> bool:
-    """True if the content is a picture, also in a format that needs another package."""
+def _is_picture(open_: Callable[[], IO[bytes]]) -> bool:
+    """True if the content is a picture, also in a format that needs another package; False if it cannot be read."""
     _register_heif()
     try:
-        with warnings.catch_warnings(), _without_limit():
-            warnings.simplefilter("ignore")
-            with Image.open(file) as image:
-                return image.format not in _OTHER_FORMATS
-    except Exception:  # Pillow's readers raise many types on damaged files
-        pass
-    try:
-        if isinstance(file, Path):
-            with file.open("rb") as stream:
-                return bool(_how_to_read(stream.read(16)))
-        file.seek(0)
-        return bool(_how_to_read(file.read(16)))
-    except OSError:
-        return False
-
-
-def _is_member_picture(archive: zipfile.ZipFile, name: str) -> bool:
-    try:
-        with archive.open(name) as member:
-            return _is_picture(member)
-    except (RuntimeError, NotImplementedError, EOFError, zlib.error, zipfile.BadZipFile):  # encrypted, unknown, damaged
-        return False
+        with open_() as stream:
+            start = stream.read(16)
+            stream.seek(0)
+            try:
+                with warnings.catch_warnings(), _without_limit():
+                    warnings.simplefilter("ignore")
+                    with Image.open(stream) as image:
+                        return image.format not in _OTHER_FORMATS
+            except Exception:  # Pillow's readers raise many types on damaged files
+                return bool(_how_to_read(start))
+    except (OSError, RuntimeError, NotImplementedError, EOFError, zlib.error, zipfile.BadZipFile):
+        return False  # no permission, or a member of an archive that is encrypted, damaged or packed in an unknown way
 
 
 def _how_to_read(content: bytes) -> str:
@@ -199,20 +192,12 @@ def _without_limit() -> Iterator[None]:
         Image.MAX_IMAGE_PIXELS = before
 
 
-class Reader:
+class Reader(ExitStack):
     """Reads pictures inside a `with` block; each archive is opened once."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._archives: dict[Path, zipfile.ZipFile] = {}
-        self._stack = ExitStack()
-
-    def __enter__(self) -> Reader:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stack.close()
 
     def read(self, picture: Picture) -> Image.Image:
         """The picture in RGB, upright; raises `UnreadableError` with the reason."""
@@ -231,7 +216,7 @@ class Reader:
         if picture.member is None:
             return picture.place.read_bytes()
         if picture.place not in self._archives:
-            self._archives[picture.place] = self._stack.enter_context(zipfile.ZipFile(picture.place))
+            self._archives[picture.place] = self.enter_context(zipfile.ZipFile(picture.place))
         return self._archives[picture.place].read(picture.member)
 
 

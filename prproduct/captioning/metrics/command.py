@@ -106,18 +106,17 @@ def _run_of(results: Path, split: str) -> Path | None:
 
 
 def _read(references: Path, prepared: CaptionSet | None, results: Path, split: str, subset: bool) -> PairedCaptions:
-    """The references matched with the results; test images of a prepared set that nobody described are left out."""
-    found = read_results(results)
-    if prepared is not None:
-        known = {image.id: list(image.references) for image in prepared.of(split) if image.references}
-        if not known:
-            raise InputError(f"{references}: no image of the split {split} has references to score with")
-        undescribed = {image.id for image in prepared.of(split)} - known.keys()
-        found = {image: caption for image, caption in found.items() if image not in undescribed}
-    elif (references.suffix.lower() == ".json") != (results.suffix.lower() == ".json"):
-        raise InputError(f"{references} and {results}: give two .json files, or two of plain text")
-    else:
-        known = read_references(references, split)
+    """The references matched with the results; images of a prepared set that have no references are left out."""
+    if prepared is None:
+        if (references.suffix.lower() == ".json") != (results.suffix.lower() == ".json"):
+            raise InputError(f"{references} and {results}: give two .json files, or two of plain text")
+        known = read_references(references, split)  # before the results: it knows files that are exchanged
+        return pair(references, known, results, read_results(results), subset)
+    images = {image.id: list(image.references) for image in prepared.of(split)}
+    known = {image: texts for image, texts in images.items() if texts}
+    if not known:
+        raise InputError(f"{references}: no image of the split {split} has references to score with")
+    found = {image: text for image, text in read_results(results).items() if image in known or image not in images}
     return pair(references, known, results, found, subset)
 
 

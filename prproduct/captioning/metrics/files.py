@@ -8,7 +8,7 @@ raises an InputError of one line that names the file and the images.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -17,7 +17,7 @@ from prproduct.lab.files import read_json_value
 
 T = TypeVar("T")
 ImageId = int | str
-SHOWN = 5  # image ids in an error message
+SHOWN = 5  # names in a message
 LARGEST = 4 << 30  # bytes of a JSON file of captions; COCO's annotations have 70 MB
 
 
@@ -169,9 +169,18 @@ def raise_for_images(path: Path | str, what: str, images: Collection[ImageId], a
     prproduct.lab.errors.InputError: a.json: no caption of images: 0, 1, 2, 3, 4 and 2 more
     """
     if images:
-        shown = ", ".join(repr(image)[:80] for image in sorted(images, key=str)[:SHOWN])  # 7 and "7" are two images
-        more = f" and {len(images) - SHOWN} more" if len(images) > SHOWN else ""
-        raise InputError(f"{path}: {what}: {shown}{more}{advice}")
+        named = listed([repr(image) for image in sorted(images, key=str)])  # 7 and "7" are two images
+        raise InputError(f"{path}: {what}: {named}{advice}")
+
+
+def listed(names: Sequence[str]) -> str:
+    """The first few of many names, and the number of the others.
+
+    >>> listed(["a", "b", "c", "d", "e", "f"])
+    'a, b, c, d, e and 1 more'
+    """
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(name[:80] for name in names[:SHOWN]) + more
 
 
 def _karpathy(path: Path, images: list[dict[str, Any]], split: str) -> dict[ImageId, list[str]]:

@@ -75,9 +75,6 @@ class Frequencies:
         """Write to an .npz file, in which an n-gram is up to four indices into a list of words."""
         indices: dict[str, int] = {}
         rows = np.full((len(self.counts), ORDER), -1, np.int32)
-        unwritable = next((word for ngram in self.counts for word in ngram if not word or " " in word), None)
-        if unwritable is not None:
-            raise InputError(f"n-grams with the word {unwritable!r}; a word has no blanks, and is not empty")
         for row, ngram in zip(rows, self.counts, strict=True):
             row[: len(ngram)] = [indices.setdefault(word, len(indices)) for word in ngram]
         with replacing(path) as temporary, temporary.open("wb") as file:

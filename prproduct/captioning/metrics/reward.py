@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import torch
@@ -22,6 +21,7 @@ from prproduct.captioning.metrics.ngram_metrics import cider_of_image, weigh
 from prproduct.lab.errors import InputError
 from prproduct.ops import kernels
 
+END = 0  # the token that ends a caption
 LARGEST_TOKEN = 2**16 - 2  # an n-gram's 64-bit key holds four token ids, each plus one, of 16 bits
 
 
@@ -37,7 +37,7 @@ class PackedCaptions:
     ([5, 8, 5, 7, 7, 7], [0, 2, 3, 6], [0, 2, 3])
     """
 
-    tokens: NDArray[np.int32]
+    tokens: NDArray[np.int64]
     caption_starts: NDArray[np.int64]
     image_starts: NDArray[np.int64]
 
@@ -63,7 +63,7 @@ class PackedCaptions:
         captions = [caption for image in images for caption in image]
         tokens = [token for caption in captions for token in caption]
         return cls(
-            np.array(tokens, np.int32), _starts([len(c) for c in captions]), _starts([len(image) for image in images])
+            np.array(tokens, np.int64), _starts([len(c) for c in captions]), _starts([len(image) for image in images])
         )
 
     @classmethod
@@ -85,12 +85,12 @@ class PackedCaptions:
         lengths = np.where((used == 0).any(1), (used == 0).argmax(1), used.shape[1])
         written = np.arange(used.shape[1]) < lengths[:, None]
         counts = last.astype(np.int64) - first.astype(np.int64) + 1
-        return cls(used[written].astype(np.int32), _starts(lengths), _starts(counts))
+        return cls(used[written].astype(np.int64), _starts(lengths), _starts(counts))
 
-    def with_end(self, eos: int) -> PackedCaptions:
-        """The same captions with the token `eos` after each."""
+    def with_end(self) -> PackedCaptions:
+        """The same captions with the end token after each."""
         starts = self.caption_starts + np.arange(len(self.caption_starts))
-        return PackedCaptions(np.insert(self.tokens, self.caption_starts[1:], eos), starts, self.image_starts)
+        return PackedCaptions(np.insert(self.tokens, self.caption_starts[1:], END), starts, self.image_starts)
 
 
 def _starts(lengths: Sequence[int] | NDArray[np.integer]) -> NDArray[np.int64]:
@@ -109,28 +109,25 @@ class CiderReward:
 
     references: KeyReferences | StringReferences
     images: int
-    eos: int
 
     @classmethod
-    def of(cls, captions: PackedCaptions, frequencies: Frequencies | None = None, eos: int = 0) -> CiderReward:
-        """Prepare references, given without the end token `eos`, which is appended to each.
+    def of(cls, captions: PackedCaptions, frequencies: Frequencies | None = None) -> CiderReward:
+        """Prepare references, given without the end token 0, which is appended to each.
 
         `frequencies` are over token ids, with end tokens; without them n-grams are counted in these references.
         """
-        if not 0 <= eos <= LARGEST_TOKEN:
-            raise InputError(f"captions that end in {eos}; an end is a token id from 0 to {LARGEST_TOKEN}")
-        if (captions.tokens == eos).any():
-            raise InputError(f"references with their end ({eos}) in them; give them without it, it is added")
+        if (captions.tokens == END).any():
+            raise InputError(f"references with their end ({END}) in them; give them without it, it is added")
         if frequencies is not None:
             _check_ids(frequencies)
         prepare = KeyReferences.of if kernels.library() else StringReferences.of
-        return cls(prepare(captions.with_end(eos), frequencies), captions.images, eos)
+        return cls(prepare(captions.with_end(), frequencies), captions.images)
 
     def __call__(self, samples: Tensor, images: Tensor) -> Tensor:
         """CIDEr-D (batch,) in float64, on the samples' device, of samples (batch, length) for `images` (batch,).
 
-        A sample ends with its first `eos`, and the tokens after it are ignored; a sample without `eos` was truncated,
-        and no end token is added to it. `images` are their indices, from 0, in the references.
+        A sample ends with its first 0, and the tokens after it are ignored; a sample without 0 was truncated, and no
+        end token is added to it. `images` are their indices, from 0, in the references.
         """
         if samples.ndim != 2 or images.shape != samples.shape[:1]:
             raise ValueError(
@@ -142,45 +139,54 @@ class CiderReward:
         tokens, indices = (t.detach().to("cpu", torch.int64).contiguous() for t in (samples, images))
         _check_range("token ids", tokens, LARGEST_TOKEN)
         _check_range("images", indices, self.images - 1)
-        return self.references.score(tokens, indices, self.eos).to(samples.device)
+        return self.references.score(tokens, indices).to(samples.device)
 
 
 @dataclass(frozen=True, eq=False)
 class KeyReferences:
-    """References for the C++ operators: counted, weighted and sorted once, and stored in flat arrays."""
+    """References for the C++ operators: counted, weighted and sorted once.
 
-    image_starts: NDArray[np.int64]  # (images + 1,)
-    lengths: NDArray[np.int64]  # (captions,), in tokens, including the end token
-    entry_starts: NDArray[np.int64]  # (captions + 1,)
-    keys: NDArray[np.uint64]  # (entries,), the distinct n-grams of each caption, sorted
-    weights: NDArray[np.float64]  # (entries,), count times rarity, the log inverse document frequency
-    norms: NDArray[np.float64]  # (captions, ORDER)
-    table: NDArray[np.uint64]  # (slots,), hash table of all n-grams with a document frequency
-    table_rarities: NDArray[np.float64]  # (slots,)
+    The key of an n-gram is an unsigned 64-bit number; in an int64 tensor large ones are negative.
+    """
+
+    image_starts: Tensor  # (images + 1,)
+    lengths: Tensor  # (captions,), in tokens, including the end token
+    entry_starts: Tensor  # (captions + 1,)
+    keys: Tensor  # (entries,), the distinct n-grams of each caption, sorted
+    weights: Tensor  # (entries,), count times rarity, the log inverse document frequency
+    norms: Tensor  # (captions, ORDER)
+    table: Tensor  # (slots,), hash table of all n-grams with a document frequency
+    table_rarities: Tensor  # (slots,)
     rarest: float  # the rarity of every n-gram outside of the table: log(images)
 
     @classmethod
     def of(cls, captions: PackedCaptions, frequencies: Frequencies | None) -> KeyReferences:
         """Prepare captions that have their end tokens."""
-        keys, counts, images = _count(captions) if frequencies is None else _keys_of(frequencies)
-        rarest = float(np.log(images))  # math.log may differ in the last bit, and an n-gram of all images must weigh 0
+        arrays = captions.tokens, captions.caption_starts, captions.image_starts
+        tokens, caption_starts, image_starts = map(torch.from_numpy, arrays)
+        if frequencies is None:
+            distinct = torch.ops.prproduct.distinct_ngrams(tokens, caption_starts, image_starts)
+            keys, counts = np.unique(distinct.numpy(), return_counts=True)
+        else:
+            keys = np.array([_key(ngram) for ngram in frequencies.counts], np.uint64).view(np.int64)
+            counts = np.fromiter(frequencies.counts.values(), np.float64, len(keys))
+        # np.log, as below: math.log may differ in the last bit, and an n-gram of all images must weigh 0.
+        rarest = float(np.log(captions.images if frequencies is None else frequencies.images))
         rarities = rarest - np.log(np.maximum(1.0, counts))
-        table, table_rarities = torch.ops.prproduct.ngram_table(_tensor(keys), _tensor(rarities))
+        table, table_rarities = torch.ops.prproduct.ngram_table(torch.from_numpy(keys), torch.from_numpy(rarities))
         entry_starts, entry_keys, weights, norms = torch.ops.prproduct.weigh_captions(
-            _tensor(captions.tokens), _tensor(captions.caption_starts), table, table_rarities, rarest
+            tokens, caption_starts, table, table_rarities, rarest
         )
-        # Copied since NumPy allocates huge pages and torch does not: a batch takes a sixth less time.
         return cls(
-            captions.image_starts, np.diff(captions.caption_starts), entry_starts.numpy(), _as_keys(entry_keys).copy(),
-            weights.numpy().copy(), norms.numpy(), _as_keys(table).copy(), table_rarities.numpy().copy(), rarest,
+            image_starts, caption_starts.diff(), entry_starts, _in_huge_pages(entry_keys), _in_huge_pages(weights),
+            norms, _in_huge_pages(table), _in_huge_pages(table_rarities), rarest,
         )  # fmt: skip
 
-    def score(self, samples: Tensor, images: Tensor, eos: int) -> Tensor:
-        """CIDEr-D (batch,) of each row of `samples`, up to and including its first `eos`, for the image images[b]."""
+    def score(self, samples: Tensor, images: Tensor) -> Tensor:
+        """CIDEr-D (batch,) of each row of `samples`, up to and including its first 0, for the image images[b]."""
         references = (self.image_starts, self.lengths, self.entry_starts, self.keys, self.weights, self.norms)
-        table, table_rarities, *weighted = map(_tensor, (self.table, self.table_rarities, *references))
         scores: Tensor = torch.ops.prproduct.score_samples(
-            samples, images, eos, table, table_rarities, self.rarest, *weighted
+            samples, images, END, self.table, self.table_rarities, self.rarest, *references
         )
         return scores
 
@@ -202,13 +208,13 @@ class StringReferences:
         of_images = [written[a:b] for a, b in pairwise(captions.image_starts.tolist())]
         return cls(of_images, frequencies or Frequencies.of(of_images))
 
-    def score(self, samples: Tensor, images: Tensor, eos: int) -> Tensor:
-        """CIDEr-D (batch,) of each row of `samples`, up to and including its first `eos`, for the image images[b]."""
+    def score(self, samples: Tensor, images: Tensor) -> Tensor:
+        """CIDEr-D (batch,) of each row of `samples`, up to and including its first 0, for the image images[b]."""
         indices = images.tolist()
         references = {i: [weigh(caption, self.frequencies) for caption in self.captions[i]] for i in set(indices)}
         scores = []
         for sample, index in zip(samples.tolist(), indices, strict=True):
-            caption = sample[: sample.index(eos) + 1] if eos in sample else sample
+            caption = sample[: sample.index(END) + 1] if END in sample else sample
             scores.append(cider_of_image(references[index], weigh(_as_words(caption), self.frequencies)))
         return torch.tensor(scores, dtype=torch.float64)
 
@@ -223,23 +229,17 @@ def _check_ids(frequencies: Frequencies) -> None:
             raise InputError(f"n-gram frequencies have {word!r}, not token ids; a reward needs those over token ids")
 
 
-def _count(captions: PackedCaptions) -> tuple[NDArray[np.uint64], NDArray[np.int64], int]:
-    """The keys of all n-grams, the number of images that contain each, and the number of all images."""
-    distinct = torch.ops.prproduct.distinct_ngrams(
-        _tensor(captions.tokens), _tensor(captions.caption_starts), _tensor(captions.image_starts)
-    )
-    return *np.unique(_as_keys(distinct), return_counts=True), captions.images
+def _key(ngram: Sequence[str]) -> int:
+    """16 bits for each token id plus one, the first in the highest bits."""
+    key = 0
+    for word in ngram:
+        key = key << 16 | int(word) + 1
+    return key
 
 
-def _keys_of(frequencies: Frequencies) -> tuple[NDArray[np.uint64], NDArray[np.float64], float]:
-    """What `_count` returns, from frequencies over token ids."""
-    keys = np.empty(len(frequencies.counts), np.uint64)
-    for k, ngram in enumerate(frequencies.counts):
-        key = 0
-        for word in ngram:
-            key = key << 16 | int(word) + 1
-        keys[k] = key
-    return keys, np.fromiter(frequencies.counts.values(), np.float64, len(keys)), frequencies.images
+def _in_huge_pages(tensor: Tensor) -> Tensor:
+    """A copy in memory of NumPy, which allocates huge pages where torch does not: a batch takes a sixth less time."""
+    return torch.from_numpy(tensor.numpy().copy())
 
 
 def _check_range(what: str, values: Tensor, largest: int) -> None:
@@ -247,14 +247,3 @@ def _check_range(what: str, values: Tensor, largest: int) -> None:
         low, high = (int(bound) for bound in values.aminmax())
         if not 0 <= low <= high <= largest:
             raise ValueError(f"{what} from {low} to {high}; they must lie between 0 and {largest}")
-
-
-def _tensor(array: NDArray[Any]) -> Tensor:
-    """The tensor that operators take: int64 for keys and integers, else float64; a copy only if necessary."""
-    array = array.view(np.int64) if array.dtype == np.uint64 else array
-    dtype = np.int64 if array.dtype.kind in "iu" else np.float64
-    return torch.from_numpy(np.require(array, dtype, ["C", "W"]))
-
-
-def _as_keys(bits: Tensor) -> NDArray[np.uint64]:
-    return bits.numpy().view(np.uint64)

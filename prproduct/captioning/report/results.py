@@ -22,7 +22,6 @@ from prproduct.lab.report.content import (
     Text,
     display,
     number,
-    p_text,
     plus_minus,
 )
 from prproduct.lab.report.observations import BASELINE
@@ -51,7 +50,7 @@ def results(groups: Sequence[Group], comparisons: Sequence[Comparison]) -> Secti
         return Section("Results", (Paragraph(commands),))
     blocks: list[Block] = [_table(scored), *_reasons(scored)]
     if comparisons:
-        blocks += [_differences(comparisons), *_tests(comparisons)]
+        blocks += [_differences(comparisons), *_chart(comparisons)]
     return Section("Results", tuple(blocks))
 
 
@@ -127,35 +126,18 @@ def _paper_difference(phase: str, product: str) -> list[str]:
     return [number(a - b, 1, sign=True) for a, b in zip(rows[product], rows[BASELINE], strict=True)]
 
 
-def _tests(comparisons: Sequence[Comparison]) -> list[Block]:
-    """The differences of CIDEr with their intervals and tests, where there is more than one pair."""
-    several = [comparison for comparison in comparisons if comparison.difference and comparison.difference.n > 1]
-    rows, intervals = [], dict[str, list[Interval]]()
-    for comparison in several:
+def _chart(comparisons: Sequence[Comparison]) -> list[Block]:
+    """The differences of CIDEr with their intervals, where there is more than one pair."""
+    intervals = dict[str, list[Interval]]()
+    for comparison in comparisons:
         one, difference = comparison.scored, comparison.difference
-        assert difference
-        name = one.group.heading(one.stage.name)
-        between = f"{number(difference.low, 1, sign=True)} to {number(difference.high, 1, sign=True)}"
-        mean, p_value, adjusted = number(difference.mean, 1, sign=True), difference.p_value, comparison.adjusted
-        rows.append(
-            (
-                f"{display(comparison.product)} − P",
-                name,
-                str(difference.n),
-                mean,
-                between,
-                p_text(p_value),
-                p_text(adjusted),
-            )
-        )
+        if difference is None or difference.n == 1:
+            continue
         ours, base = one.values(comparison.product, "CIDEr"), one.values(BASELINE, "CIDEr")
         points = tuple(ours[seed] - base[seed] for seed in ours if seed in base)
+        name = one.group.heading(one.stage.name)
         drawn = Interval(name, comparison.product, points, difference.mean, difference.low, difference.high)
         intervals.setdefault(comparison.product, []).append(drawn)
-    if not rows:
-        return []
-    header = ("", "where", "pairs", "CIDEr", "95 % interval", "p", "p (Holm)")
-    table = Table("The test of these differences, by CIDEr.", header, "llrrrrr", tuple(rows))
     panels = [
         IntervalPanel(f"{display(product)} − P", "points of CIDEr", tuple(own)) for product, own in intervals.items()
     ]
@@ -163,4 +145,4 @@ def _tests(comparisons: Sequence[Comparison]) -> list[Block]:
         "CIDEr of test captions minus that of P: each dot a pair of runs with the same seed, the diamond their mean, "
         "the line its 95 % interval. Right of zero the product is better. Scales differ."
     )
-    return [table, Chart(caption, tuple(panels))]
+    return [Chart(caption, tuple(panels))] if panels else []

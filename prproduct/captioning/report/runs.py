@@ -16,7 +16,6 @@ from typing import Any
 from prproduct.captioning.configuration import UNUSED
 from prproduct.captioning.inference import PHASE_NAMES
 from prproduct.captioning.report.scores import Scores, read_scores
-from prproduct.lab.errors import InputError
 from prproduct.lab.report import observations
 from prproduct.lab.report.content import (
     Block,
@@ -42,7 +41,7 @@ from prproduct.lab.report.observations import (
     sort_key,
 )
 from prproduct.lab.report.statistics import PairedDifference, Sample, holm, paired_difference
-from prproduct.lab.runs import CONFIG, HARMLESS, Record
+from prproduct.lab.runs import HARMLESS, Record
 
 _EPOCH_KEYS = ("epoch", "step", "train_loss", "validation_loss", "validation_cider", "time")
 _NOT_SHARED = ("product", "seed", "phase", *HARMLESS)
@@ -182,24 +181,14 @@ def groups(records: Sequence[Record]) -> list[Group]:
 
 def _settings(record: Record) -> tuple[dict[str, Any], dict[str, Any]]:
     """The settings that determine a run's group, and those that determine its stage in the group."""
-    try:
-        own, data = dict(record.config["config"]), dict(record.config["data"])
-        phase, product, seed = own["phase"], str(own["product"]), int(own["seed"])
-        _ = own["hidden"], own["epochs"], data["words"], data["width"], PHASE_NAMES[phase]
-        if phase == "xe":
-            shared = _shared(own)
-            return {"settings": shared, "data": data}, {"phase": phase, **shared}
-        start = record.config["start"]
-        first, stage = _shared(start["config"]), {"phase": phase, "from": start["from"], **_shared(own)}
-        # A run that starts from another product or seed is not comparable with the others.
-        for key, here in (("product", product), ("seed", seed)):
-            if start["config"][key] != here:
-                stage[f"start_{key}"] = start["config"][key]
-    except (KeyError, TypeError, ValueError) as error:
-        raise InputError(
-            f"{record.folder / CONFIG}: is not that of a captioner's run ({error} is missing or wrong)"
-        ) from None
-    return {"settings": first, "data": data}, stage
+    own, data = record.config["config"], dict(record.config["data"])
+    shared = {"phase": own["phase"], **_shared(own)}
+    if own["phase"] == "xe":
+        return {"settings": _shared(own), "data": data}, shared
+    start = record.config["start"]
+    # A run that starts from another product or seed is not comparable with the others.
+    other = {f"start_{key}": start["config"][key] for key in ("product", "seed") if start["config"][key] != own[key]}
+    return {"settings": _shared(start["config"]), "data": data}, {"from": start["from"], **shared, **other}
 
 
 def _shared(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -38,7 +38,6 @@ _CURVES = {
 }
 _REWARDS = {
     "train_reward": ("reward of candidates, CIDEr-D, %", 100.0),
-    "train_baseline": ("baseline, CIDEr-D, %", 100.0),
     "train_advantage": ("|reward − baseline|, CIDEr-D, %", 100.0),
     "train_words": ("words of a candidate", 1.0),
 }
@@ -68,9 +67,6 @@ def training(group: Group) -> list[Section]:
     found = []
     for stage in (stage for stage in group.stages if stage.counted):
         keys = {**_CURVES, **(_REWARDS if stage.phase == "rl" else {})}
-        others = stage.settings.get("baseline") == "others"
-        if others:
-            del keys["train_baseline"]
         recorded = {key for runs in stage.counted.values() for run in runs.values() for e in run.epochs for key in e}
         keys = {key: shown for key, shown in keys.items() if key in recorded}
         panels = tuple(
@@ -82,11 +78,6 @@ def training(group: Group) -> list[Section]:
                 " The loss of REINFORCE is no measure of success: rewards are compared with a baseline that rises with "
                 "them."
             )
-            if others:
-                caption += (
-                    " The baseline of a candidate is the mean reward of the image's other candidates. Over all of them "
-                    "it has the same mean as the reward, and so no plot of its own."
-                )
         found.append(Section(group.heading(stage.name), (Chart(caption, panels),), level=3))
     return found
 
@@ -159,7 +150,7 @@ def _ending(values: ByLayer, parts: Sequence[str]) -> Table:
         rows.append((PARTS[part], *cells, ", ".join(map(display, above)) or "–"))
     caption = (
         "min |sin θ| in the last quarter of the recorded steps, mean over seeds; last, the products above P in the "
-        "seeds that both have."
+        "seeds that both have. In the paper PR is above P in most parts."
     )
     header = ("part", *map(display, products), "above P")
     return Table(caption, header, "l" + "r" * len(products) + "l", tuple(rows))

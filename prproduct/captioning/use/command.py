@@ -16,7 +16,7 @@ from prproduct.captioning.data.pictures import Picture, list_all
 from prproduct.captioning.data.prepared import SPLITS
 from prproduct.captioning.dataset import check_features, check_fits, check_ids, open_dataset
 from prproduct.captioning.inference import Search, config_of, generate_captions, open_runs, run_labels
-from prproduct.captioning.metrics.files import ImageId, raise_for_images, raise_for_repeated, read_text
+from prproduct.captioning.metrics.files import ImageId, listed, raise_for_images, raise_for_repeated, read_text
 from prproduct.captioning.ready import open_ready
 from prproduct.captioning.results import captions_file, save_captions, write_captions
 from prproduct.captioning.use import attention, page
@@ -30,7 +30,7 @@ from prproduct.lab.progress import note, progress_bar
 
 ALL = "all"  # in place of a split: every image of the features, whether it has captions or not
 PAGES = (".html", ".htm")
-OTHERS = 5  # files that are no pictures are named, up to this many
+FIGURE = ".attention.png"  # the ending of figures of the attention
 
 
 @takes_options_of(Search)
@@ -101,11 +101,12 @@ def _caption_pictures(
     if figures:
         check_writable(figures)
     others: list[str] = []
-    found = list_all(paths, others)
+    # Not the figures that an earlier call wrote into a folder of pictures.
+    found = [one for one in list_all(paths, others) if one.place in paths or not one.name.endswith(FIGURE)]
+    if not found:
+        raise InputError(f"{', '.join(map(str, paths))}: no pictures there but figures of the attention")
     if others:
-        shown_others = [shown(Path(name).name) for name in others[:OTHERS]]
-        more = f" and {len(others) - OTHERS} more" if len(others) > OTHERS else ""
-        note(f"no pictures, and left out: {', '.join(shown_others)}{more}")
+        note(f"no pictures, and left out: {listed([shown(Path(name).name) for name in others])}")
     known = prepared.read(captions) if captions else None
     captioners = open_runs(folders, epoch, known) if folders else open_ready()
     encoders = encoders_for(captioners, encoder)
@@ -113,18 +114,17 @@ def _caption_pictures(
     unreadable: list[tuple[Picture, str]] = []
     cards: list[page.Card] = []
     names: set[str] = set()
-    reported = 0
     # Not if stdout is a terminal, too: the bar would mix with captions.
     with progress_bar("pictures", len(found), hidden=sys.stdout.isatty()) as update:
         for captioned in caption_pictures(found, captioners, encoders, search, unreadable):
-            reported = _report_unreadable(unreadable, reported)
             _print(captioned, [captioner.label for captioner in captioners])
             if figures:
                 _draw(figures, captioned, titles, names)
             if output:
                 cards.append(page.card(shown(captioned.picture), captioned, titles))
             update(advance=1)
-        _report_unreadable(unreadable, reported)
+    for picture, reason in unreadable:
+        note(f"{shown(picture)}: cannot be read: {reason}")
     if output and cards:
         html = page.page(cards, captioners, [(shown(picture), reason) for picture, reason in unreadable])
         replace_durably(output, html.encode())
@@ -250,13 +250,6 @@ def _print(captioned: CaptionedPicture, labels: Sequence[str]) -> None:
         print("\t".join([shown(captioned.picture), *([label] if len(labels) > 1 else []), one.caption]), flush=True)
 
 
-def _report_unreadable(unreadable: Sequence[tuple[Picture, str]], reported: int) -> int:
-    """Print the unreadable pictures after the first `reported` on stderr, and return the number of all."""
-    for picture, reason in unreadable[reported:]:
-        note(f"{shown(picture)}: cannot be read: {reason}")
-    return len(unreadable)
-
-
 def _draw(folder: Path, captioned: CaptionedPicture, titles: Sequence[str], names: set[str]) -> None:
     """Write the attention figure, named after the picture; with a number if an earlier one of `names` is the same."""
     stem = Path(captioned.picture.name).stem.replace("\\", "_")
@@ -266,5 +259,5 @@ def _draw(folder: Path, captioned: CaptionedPicture, titles: Sequence[str], name
         name = f"{stem}-{number}"
     names.add(name.casefold())
     figure = attention.draw(captioned.image, list(zip(titles, captioned.captions, strict=True)))
-    with replacing(folder / f"{name}.attention.png") as temporary:
+    with replacing(folder / f"{name}{FIGURE}") as temporary:
         figure.save(temporary, "PNG")
