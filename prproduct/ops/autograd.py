@@ -123,6 +123,9 @@ class ProductFn(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         operands = Operands(*ctx.saved_tensors)
+        # At the first stride that a backward reads, as `materialized` does, Dynamo begins to trace it anew. Inside of
+        # `without_autocast`, autocast would then stay disabled, and Dynamo stops with an error.
+        grad.stride()
         return *backward(ctx.contraction, ctx.product, operands, grad, ctx.needs_input_grad), None, None, None
 
 

@@ -84,6 +84,22 @@ def test_converting_a_compiled_model_takes_effect():
     assert_same(step(compiled, x)[1], before, 1e-6)
 
 
+def test_autocast_may_begin_inside_of_the_compiled_function(device):
+    model, x = tiny(), images()
+
+    def under_autocast(x):
+        with torch.autocast(device.type, torch.bfloat16):
+            return model(x).float()
+
+    def gradients(function):
+        return torch.autograd.grad(function(x).square().sum(), [*model.parameters()])
+
+    compiled = torch.compile(under_autocast, fullgraph=True, backend="aot_eager")
+    for got, expected in zip(gradients(compiled), gradients(under_autocast), strict=True):
+        assert (got - expected).norm() <= 0.02 * expected.norm()
+    assert graphs() == 1
+
+
 def test_check_compiles_nothing():
     compiled = torch.compile(tiny(), fullgraph=True, backend="aot_eager")
     assert pr.check(compiled, images()).outputs_equal
