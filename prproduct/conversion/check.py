@@ -197,7 +197,7 @@ def _loss(output: Any, outputs: list[Tensor]) -> Tensor:
 
 
 def _norm(run: _Run, parameters: list[Tensor]) -> float:
-    squares = [run.gradients[p].double().square().sum().item() for p in parameters if p in run.gradients]
+    squares = [run.gradients[p].abs().double().square().sum().item() for p in parameters if p in run.gradients]
     return sum(squares) ** 0.5
 
 

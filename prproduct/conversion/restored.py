@@ -46,6 +46,8 @@ def state_restored(module: nn.Module) -> Iterator[None]:
     loose = (value for value in held if isinstance(value, Tensor))
     tensors = {id(t): t for t in chain(module.parameters(), module.buffers(), loose)}.values()
     values = [(t, t.detach(), t.detach().clone()) for t in tensors]
+    gradients = [(p, p.grad) for p in module.parameters()]
+    generators = [(value, value.get_state()) for value in held if isinstance(value, torch.Generator)]
     numpy = sys.modules.get("numpy")
     python_state, numpy_state = random.getstate(), numpy.random.get_state() if numpy else None
     with ExitStack() as stack:
@@ -54,8 +56,14 @@ def state_restored(module: nn.Module) -> Iterator[None]:
             ids = [device.index for device in accelerators if device.type == kind]
             stack.enter_context(torch.random.fork_rng(ids, device_type=kind))
         try:
+            for p, _ in gradients:
+                p.grad = None  # a model that calls backward itself would add to it
             yield
         finally:
+            for p, gradient in gradients:
+                p.grad = gradient
+            for generator, state in generators:
+                generator.set_state(state)
             random.setstate(python_state)
             if numpy:
                 numpy.random.set_state(numpy_state)

@@ -117,12 +117,15 @@ class ProductFn(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         input, weight, bias, ctx.contraction, ctx.product, keep_output = inputs
-        # Only traced code keeps its output here. It is functional, so that an in-place write makes a new tensor.
-        ctx.save_for_backward(input, weight, bias, output if keep_output else None)
+        # A copy, as users write into a layer's output. Inductor removes it.
+        ctx.save_for_backward(input, weight, bias, output.clone() if keep_output else None)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         operands = Operands(*ctx.saved_tensors)
+        # At the first stride that a backward reads, as `materialized` does, Dynamo begins to trace it anew. Inside of
+        # `without_autocast`, autocast would then stay disabled, and Dynamo stops with an error.
+        grad.stride()
         return *backward(ctx.contraction, ctx.product, operands, grad, ctx.needs_input_grad), None, None, None
 
 
@@ -168,8 +171,10 @@ class EagerProductFn(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         input, weight, bias, output = ctx.saved_tensors
         contraction, product, counter, version = ctx.kept
-        if output is not None and (is_grad_enabled() or counter._version != version):
-            output = None  # recomputed: under create_graph=True p must depend on input and weight; else it was changed
+        # p is recomputed under create_graph=True, where it must depend on input and weight; if the output was written
+        # into; and under compiled autograd, whose tracing shows no version counters.
+        if output is not None and (is_grad_enabled() or is_compiling() or counter._version != version):
+            output = None
         operands = Operands(input, weight, bias, output)
         return *backward(contraction, product, operands, grad, ctx.needs_input_grad), None
 

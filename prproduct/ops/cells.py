@@ -27,20 +27,16 @@ class Cell(Protocol):
 
 @dataclass(frozen=True)
 class LSTM:
-    """i, f, g, o = σ, σ, tanh, σ of the gates' sums; c' = f∘c + i∘g; h' = o∘tanh c'."""
+    """c' = σ(f)∘c + σ(i)∘tanh(g); h' = σ(o)∘tanh(c'); i, f, g, o are the sums of the gates."""
 
     gates: ClassVar[int] = 4
     gates_apart: ClassVar[bool] = False
     name: ClassVar[str] = "lstm"
 
     def step(self, gates: Gates, state: State) -> State:
-        i, f, g, o = self._activate(gates)
-        cell = f * state[1] + i * g
-        return o * cell.tanh(), cell
-
-    def _activate(self, gates: Gates) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         i, f, g, o = (gates[0] + gates[1]).chunk(4, dim=-1)
-        return i.sigmoid(), f.sigmoid(), g.tanh(), o.sigmoid()
+        cell = f.sigmoid() * state[1] + i.sigmoid() * g.tanh()
+        return o.sigmoid() * cell.tanh(), cell
 
 
 @dataclass(frozen=True)
@@ -52,13 +48,10 @@ class GRU:
     name: ClassVar[str] = "gru"
 
     def step(self, gates: Gates, state: State) -> State:
-        _, z, new, _ = self._activate(gates)
-        return (new + z * (state[0] - new),)
-
-    def _activate(self, gates: Gates) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         (ir, iz, i_new), (hr, hz, h_new) = gates[0].chunk(3, dim=-1), gates[1].chunk(3, dim=-1)
         r, z = (ir + hr).sigmoid(), (iz + hz).sigmoid()
-        return r, z, (i_new + r * h_new).tanh(), h_new
+        new = (i_new + r * h_new).tanh()
+        return (new + z * (state[0] - new),)
 
 
 @dataclass(frozen=True)

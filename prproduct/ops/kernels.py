@@ -154,14 +154,9 @@ def gradients(
     else:
         geometry = _geometry(cast(Convolution, contraction))
         results = operators.convolution_backward(grad, input, weight, bias, output, *geometry, *arguments)
-    grad_input = _shaped(results[0], input) if wants_input else None
-    grad_weight = _shaped(results[1], weight) if wants_weight else None
+    grad_input = results[0].view(input.shape) if wants_input else None
+    grad_weight = results[1].view(weight.shape) if wants_weight else None
     return grad_input, grad_weight
-
-
-def _shaped(gradient: Tensor, of: Tensor) -> Tensor:
-    """The gradient, in the shape of `of`."""
-    return gradient if gradient.shape == of.shape else gradient.view(of.shape)
 
 
 def value(contraction: Contraction, product: Product, input: Tensor, weight: Tensor) -> Tensor:

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.compiler import is_compiling
 
 from prproduct.ops import autograd, kernels
 from prproduct.ops.autograd import NO_JVP, cast_for_autocast, gradients, without_autocast
@@ -133,6 +134,8 @@ class RecurrenceFn(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        if is_compiling():  # compiled autograd: its trace of `_unrolled_backward` would find no gradient
+            return torch.compiler.disable(RecurrenceFn.backward)(ctx, *grads)
         saved = ctx.saved_tensors  # read once: checkpointing does not give it twice
         recurrence, count = ctx.recurrence, 5 + ctx.states
         given, (input_gates, hidden_gates, *before) = saved[:count], saved[count:]
@@ -180,7 +183,7 @@ def _unrolled_backward(ctx: Any, given: Sequence[Tensor], grads: Sequence[Tensor
         (data, *weights), state = given[:5], given[5:]
         output, last = ctx.recurrence.unrolled(data, tuple(state), Weights(*weights))
     wanted = [t for t, needed in zip(given, ctx.needs_input_grad[1:], strict=True) if needed]
-    found = iter(torch.autograd.grad((output, *last), wanted, grads, create_graph=create_graph, allow_unused=True))
+    found = iter(torch.autograd.grad((output, *last), wanted, grads, create_graph=create_graph))
     return [next(found) if needed else None for needed in ctx.needs_input_grad[1:]]
 
 

@@ -214,10 +214,12 @@ def prproduct_split(
     of places] = Σ along·‖x‖ over places. In a product's own forward, g is p and `scaled` is L·p, its value.
     """
     blocks = tl.cdiv(places, N)
-    image = (tl.program_id(0) // blocks).to(tl.int64)  # and group
+    tile = tl.program_id(0) // (outer * blocks)  # of weight vectors: a second axis of the grid ends at 65,535
+    program = tl.program_id(0) % (outer * blocks)
+    image = (program // blocks).to(tl.int64)  # and group
     batch, group = image // groups, image % groups
-    j = tl.program_id(1) * J + tl.arange(0, J)
-    n = tl.program_id(0) % blocks * N + tl.arange(0, N)
+    j = tile * J + tl.arange(0, J)
+    n = program % blocks * N + tl.arange(0, N)
     vector = group * channels + j
     inside = (j[:, None] < channels) & (n[None, :] < places)
 
@@ -244,10 +246,10 @@ def prproduct_split(
     tl.store(scaled_ptr + at, scaled * _storage_scale(largest_ptr), mask=inside)
     if not FORWARD:
         along = tl.where(inside, (length * grad - scaled) * cos, 0.0)
-        to_x = along_x_ptr + (tl.program_id(1) * outer + image) * places + n
+        to_x = along_x_ptr + (tile * outer + image) * places + n
         tl.store(to_x, tl.sum(along * w_norm[:, None], 0), mask=n < places)
         parts = (outer // groups) * blocks
-        to_w = along_w_ptr + vector * parts + batch * blocks + tl.program_id(0) % blocks
+        to_w = along_w_ptr + vector * parts + batch * blocks + program % blocks
         tl.store(to_w, tl.sum(along * x_norm[None, :], 1), mask=j < channels)
 
 

@@ -269,7 +269,7 @@ def _split(
     sizes = (batch * groups, groups, channels, places)
     numbers = (floor, torch.finfo(output.dtype).smallest_normal, parameter)
     sums = (x_squares, w_squares, None if bias is None else bias.contiguous(), largest, along_x, along_w)
-    grid = (batch * groups * n_tiles, j_tiles)
+    grid = (batch * groups * n_tiles * j_tiles,)
     launch("prproduct_split", grid, *tensors, *sums, *sizes, *numbers, PRODUCT=product, FORWARD=forward, J=j, N=n)
     return _Split(scaled, along_x, along_w, largest)
 

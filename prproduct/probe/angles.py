@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -67,11 +68,13 @@ class AngleStatistics:
         self.sum_of_sample_min += sum_of_sample_min
 
 
-def why_unmeasurable(*tensors: Tensor) -> str:
+def why_unmeasurable(*tensors: Any) -> str:
     """Return why no angles between these tensors can be measured, or ""."""
     if torch._C._are_functorch_transforms_active():  # private: torch has no public one
         return "tensors inside of torch.func transforms are not measured"
     for tensor in tensors:
+        if not isinstance(tensor, Tensor):  # the argument of a forward that was replaced
+            return f"an argument of type {type(tensor).__name__} is not measured"
         if tensor.is_nested or tensor.is_meta:
             return f"{'nested' if tensor.is_nested else 'meta'} tensors are not measured"
         if tensor.layout is not torch.strided or not tensor.is_floating_point():

@@ -62,8 +62,8 @@ class Call:
         return [given.get(name) for name in names]
 
     def first(self) -> Any:
-        """Return the first argument, positional or by keyword."""
-        return next(iter((*self.args, *self.kwargs.values())))
+        """Return the first argument, positional or by keyword; None without arguments."""
+        return next(iter((*self.args, *self.kwargs.values())), None)
 
     def repeated_dropout(self) -> contextlib.AbstractContextManager[None]:
         """Return a context in which dropout draws the same mask as in this call."""

@@ -16,6 +16,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from prproduct import functional, nn
 from prproduct.nn.recurrent import PARAMETERS
+from prproduct.ops.cells import LSTM, Gates
 from prproduct.ops.contractions import Linear
 from prproduct.probe.pairings import Call, Pairing, product_of
 from prproduct.products import Product
@@ -117,20 +118,19 @@ def _states_before(after: Tensor, first: Tensor, sizes: Sequence[int], reverse: 
     )
 
 
-def _gates(weights: Sequence[Any], product: Product, data: Tensor, before: Tensor) -> Tensor:
-    """Return the gates of all steps of an LSTM, (rows, 4 · hidden_size)."""
+def _gates(weights: Sequence[Any], product: Product, data: Tensor, before: Tensor) -> Gates:
+    """Return the input gates and the hidden gates of all steps of an LSTM, each (rows, 4 · hidden_size)."""
     weight_ih, weight_hh, bias_ih, bias_hh, _ = weights
     from_input = functional.linear(data, weight_ih, bias_ih, product=product)
-    return from_input + functional.linear(before, weight_hh, bias_hh, product=product)
+    return from_input, functional.linear(before, weight_hh, bias_hh, product=product)
 
 
-def _projection_inputs(gates: Tensor, cell: Tensor, sizes: Sequence[int], reverse: bool) -> Tensor:
+def _projection_inputs(gates: Gates, first: Tensor, sizes: Sequence[int], reverse: bool) -> Tensor:
     """Return o∘tanh c of every step, which an LSTM with proj_size multiplies with weight_hr."""
-    steps = list(enumerate(gates.split(list(sizes))))
-    cells, outputs = cell[:0] if reverse else cell, []
-    for step, gates_now in reversed(steps) if reverse else steps:
-        cells = torch.cat([cells[: sizes[step]], cell[len(cells) : sizes[step]]])
-        i, f, g, o = gates_now.chunk(4, dim=-1)
-        cells = f.sigmoid() * cells + i.sigmoid() * g.tanh()
-        outputs.append(o.sigmoid() * cells.tanh())
+    steps = list(zip(sizes, *(gate.split(list(sizes)) for gate in gates), strict=True))
+    cell, outputs = first[:0] if reverse else first, []
+    for size, input_gates, hidden_gates in reversed(steps) if reverse else steps:
+        cell = torch.cat([cell[:size], first[len(cell) : size]])
+        output, cell = LSTM().step((input_gates, hidden_gates), (cell, cell))
+        outputs.append(output)
     return torch.cat(outputs[::-1] if reverse else outputs)

@@ -104,7 +104,7 @@ class SampledStep:
         """Return a hook on a layer whose arguments and output need not be those of a product."""
 
         def hook(layer: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-            self._skip(name, f"{type(layer).__name__} has a forward of its own")
+            self.skipped[name] = f"{type(layer).__name__} has a forward of its own"
 
         return hook
 
@@ -122,14 +122,11 @@ class SampledStep:
 
         return hook
 
-    def _skip(self, name: str, reason: str) -> None:
-        self.skipped[name] = reason
-
     def _measure(self, name: str, pairing: Pairing, weight: Tensor) -> None:
         key = (name, pairing.part)
         reason = why_unmeasurable(pairing.data, weight)
         if reason:
-            self._skip(name, reason)
+            self.skipped[name] = reason
             return
         statistics = self.angles.setdefault(key, AngleStatistics(self.bins))
         measure(statistics, pairing.contraction, pairing.data, pairing.view(weight), pairing.output, pairing.bias)

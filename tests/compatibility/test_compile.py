@@ -1,8 +1,10 @@
 """torch.compile: one graph, any batch size, eager's outputs and gradients; products that change while it runs."""
 
+import copy
+
 import pytest
 import torch
-from networks import assert_same, differ, images, small, step, tiny
+from networks import assert_same, differ, gradients, images, small, step, tiny
 from torch import nn
 from torch._dynamo.utils import counters
 from torch._inductor.utils import run_and_get_code
@@ -82,6 +84,54 @@ def test_converting_a_compiled_model_takes_effect():
     assert differ(after, before)
     pr.revert(compiled)
     assert_same(step(compiled, x)[1], before, 1e-6)
+
+
+def test_autocast_may_begin_inside_of_the_compiled_function(device):
+    model, x = tiny(), images()
+
+    def under_autocast(x):
+        with torch.autocast(device.type, torch.bfloat16):
+            return model(x).float()
+
+    under_autocast(x).square().sum().backward()
+    expected = gradients(model)
+    model.zero_grad()
+    torch.compile(under_autocast, fullgraph=True, backend="aot_eager")(x).square().sum().backward()
+    assert_same(gradients(model), expected, 0.02)
+    assert graphs() == 1
+
+
+def test_writing_into_an_output_in_compiled_code_changes_no_gradient():
+    layer, x = pr.nn.Linear(4, 4), torch.randn(5, 4)
+
+    def residual(x):
+        output = layer(x)
+        output += x
+        return output
+
+    residual(x).square().sum().backward()
+    expected = gradients(layer)
+    layer.zero_grad()
+    torch.compile(residual, fullgraph=True, backend="aot_eager")(x).square().sum().backward()
+    assert_same(gradients(layer), expected, 1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # its own
+@pytest.mark.parametrize("layer", [nn.Linear(4, 3), nn.Conv1d(2, 3, 1), nn.LSTM(4, 3), nn.GRU(4, 3)], ids=str)
+def test_compiled_autograd_gives_eagers_gradients_also_where_outputs_were_written_into(layer, device):
+    layer, x = pr.convert(copy.deepcopy(layer).to(device)), torch.randn(5, 2, 4)
+
+    def backward():
+        output = layer(x)
+        output = output[0] if isinstance(output, tuple) else output
+        output.mul_(2).square().sum().backward()
+
+    backward()
+    expected = gradients(layer)
+    layer.zero_grad()
+    with torch._dynamo.config.patch(compiled_autograd=True):
+        torch.compile(backward, backend="aot_eager")()
+    assert_same(gradients(layer), expected, 1e-5)
 
 
 def test_check_compiles_nothing():

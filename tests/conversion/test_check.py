@@ -278,6 +278,33 @@ def test_every_run_starts_from_the_same_state_and_batch(function):
     assert model.seen == []
 
 
+def test_a_models_own_random_generator_starts_every_run_from_the_same_state():
+    model = Around(lambda model, x: model.layer(x + torch.randn(x.shape, generator=model.generator)))
+    model.generator = torch.Generator().manual_seed(1)
+    before = model.generator.get_state()
+    assert pr.check(model, torch.randn(3, 4)).outputs_equal
+    assert torch.equal(model.generator.get_state(), before)
+
+
+def test_a_model_that_calls_backward_itself_keeps_its_gradients():
+    def with_backward(model, x):
+        model.layer(x).sum().backward()
+        return model.layer(x)
+
+    model = Around(with_backward)
+    gradient = model.layer.weight.grad = torch.ones_like(model.layer.weight)
+    pr.check(model, torch.randn(3, 4))
+    assert model.layer.weight.grad is gradient
+    assert gradient.eq(1).all()
+    assert model.layer.bias.grad is None
+
+
+def test_gradients_of_complex_parameters_count_with_both_parts():
+    model = Around(lambda model, x: model.layer(x) * model.phase)
+    model.phase = nn.Parameter(torch.full((4,), 1j))
+    assert pr.check(model, torch.randn(3, 4)).rows[0].native > 0
+
+
 def test_a_batch_is_copied_whole_and_keeps_who_is_who():
     def writes(model, x):
         assert x["a"] is x["b"][0] is x["c"].tensor

@@ -69,6 +69,16 @@ def beside_native(*args, **kwargs):
     return launches.without(alone)
 
 
+def test_millions_of_classes_fit_into_the_grid_of_a_gpu(monkeypatch):
+    grids = []
+    monkeypatch.setattr(triton_operators, "launch", lambda kernel, grid, *arguments, **constants: grids.append(grid))
+    with FakeTensorMode():
+        x, w, y = (torch.empty(shape, device="cuda") for shape in ((64, 8), (3_000_000, 8), (64, 3_000_000)))
+        triton_operators.linear_backward(y, x, w, None, y, "pr", 0.0, 1e-6, True, True)
+    assert len(grids) == 3
+    assert all(size < 2**16 for _, *others in grids for size in others)
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(
     ("name", "memory_format", "most"),

@@ -90,3 +90,14 @@ def test_the_output_projection_is_read_where_a_subclass_calls_it():
         net(torch.randn(2, 3, 4))
     assert [record.layer for record in probe.records] == ["0.out_proj", "1"]
     assert probe.skipped == {"0": "Own has a forward of its own"}
+
+
+@pytest.mark.parametrize(("arguments", "kind"), [((), "NoneType"), (([torch.ones(2, 4)],), "list")])
+def test_a_replaced_forward_without_a_tensor_is_skipped_and_the_model_runs(arguments, kind):
+    model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
+    model[0].forward = lambda *arguments: torch.ones(2, 3)
+    model.forward = lambda: model[1](model[0](*arguments))
+    with pr.AngleProbe(model) as probe:
+        model()
+    assert [record.layer for record in probe.records] == ["1"]
+    assert probe.skipped == {"0": f"an argument of type {kind} is not measured"}
