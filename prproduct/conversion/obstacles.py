@@ -1,63 +1,9 @@
-"""Why a layer is not converted: its weights, its type, or a forward that would bypass the product."""
+"""Why a layer is not converted: its weights or its type."""
 
 from __future__ import annotations
 
-import dis
-import re
-import types
-from collections.abc import Sequence
-
 import torch
 from torch import nn
-
-
-def leaves_products_to_super(method: object, classes: Sequence[type]) -> bool:
-    """Return True if a subclass's forward calls super().forward and names nothing that could multiply weights.
-
-    The names in its bytecode decide: tracing a forward needs an input, whose shape only the whole model knows, and its
-    source file may be absent. If in doubt the answer is False, and the report asks for pr.register.
-
-    `classes` are the subclasses of the known type; their methods count where forward may call them.
-    """
-    names = _names_used(method, classes)
-    return {"super", "forward"} <= names and not any(map(_COULD_MULTIPLY.fullmatch, names))
-
-
-_COULD_MULTIPLY = re.compile(
-    "(weight|bias|in_proj|conv|_conv|_flat|_parameters).*"  # the layer's own weights, and its inner methods
-    "|linear|bilinear|matmul|mm|bmm|mv|einsum|tensordot|addmm|addmv|baddbmm"
-    "|parameters|named_parameters|state_dict|getattr|vars|__dict__|_modules"  # ways to weights without their names
-)
-
-
-def _names_used(method: object, classes: Sequence[type]) -> set[str]:
-    """Return the names in a method's code, and in the code of methods and properties of `classes` that it may call.
-
-    The operator @ counts as `matmul`.
-    """
-    names: set[str] = set()
-    pending = [_code(method)]
-    while pending:
-        code = pending.pop()
-        if code is None:
-            names.add("getattr")  # a builtin, partial or scripted method: it could do anything
-            continue
-        pending += [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
-        called = set(code.co_names) - names - {"forward"}
-        members = [vars(cls)[name] for cls in classes for name in called & vars(cls).keys()]
-        pending += [_code(member) for member in members if isinstance(member, _METHODS)]
-        names |= set(code.co_names)
-        if any(instruction.argrepr in ("@", "@=") for instruction in dis.get_instructions(code)):
-            names.add("matmul")
-    return names
-
-
-_METHODS = (types.FunctionType, staticmethod, classmethod, property)
-
-
-def _code(member: object) -> types.CodeType | None:
-    function = member.fget if isinstance(member, property) else getattr(member, "__func__", member)
-    return function.__code__ if isinstance(function, types.FunctionType) else None
 
 
 def obstacle(module: nn.Module) -> str:

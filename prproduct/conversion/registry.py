@@ -1,8 +1,9 @@
 """Which class a layer gets under a product, and which it had before.
 
 A layer is converted by setting its `__class__`: Parameters, hooks, flags and names stay the same objects. A layer of
-exactly a known type gets the class registered for it. A subclass that keeps the known type's forward, or whose own
-leaves all products to it, gets a class made here that inherits from both.
+exactly a known type gets the class registered for it. A subclass that keeps the known type's forward gets a class made
+here that inherits from both. A subclass with a forward of its own is not converted unless it is registered, as its
+forward might multiply by the weights itself.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 from prproduct import nn as layers
-from prproduct.conversion.obstacles import leaves_products_to_super, obstacle, why_unknown
+from prproduct.conversion.obstacles import obstacle, why_unknown
 from prproduct.nn.encoder import UnfusedEncoder, UnfusedEncoderLayer
 from prproduct.nn.layer import ProductLayer, with_product
 from prproduct.nn.linear import TransposedLinear
@@ -55,6 +56,18 @@ def register(layer: LayerClass | str) -> Callable[[LayerT], LayerT]:
     ...         return 2 * pr.functional.linear(x, self.weight, self.bias, **options)
     >>> pr.convert(Scaled(4, 2))
     Scaled(in_features=4, out_features=2, bias=True, product=pr)
+
+    A layer whose forward calls `super().forward` needs no forward for the product: derive from the layer and then from
+    the class of `prproduct.nn`, which `super()` is in this order.
+
+    >>> class Causal(torch.nn.Conv1d):
+    ...     def forward(self, x):
+    ...         return super().forward(torch.nn.functional.pad(x, (self.kernel_size[0] - 1, 0)))
+    >>> @pr.register(Causal)
+    ... class ProductCausal(Causal, pr.nn.Conv1d):
+    ...     pass
+    >>> pr.convert(Causal(4, 2, 3))
+    ProductCausal(4, 2, kernel_size=(3,), stride=(1,), product=pr)
     """
     if not (isinstance(layer, str) or (isinstance(layer, type) and issubclass(layer, nn.Module))):
         raise TypeError(f"register takes a torch.nn.Module class or its full name, not {layer!r}")
@@ -151,16 +164,11 @@ def _class_under_product(cls: LayerClass, known: LayerClass) -> LayerClass | str
         return ours
     between = cls.__mro__[: cls.__mro__.index(known)]
     computing = _computing_methods(ours, known)
-    overriding = [base for base in between if vars(base).keys() & computing]
-    if not overriding:
+    overriding = next((base for base in between if vars(base).keys() & computing), None)
+    if overriding is None:
         return _make_class(cls, (ours, cls))
-    if all(
-        vars(base).keys() & computing == {"forward"} and leaves_products_to_super(vars(base)["forward"], between)
-        for base in overriding
-    ):
-        return _make_class(cls, (cls, ours))  # in this order, super().forward in `cls` is ours
-    methods = ", ".join(sorted(vars(overriding[0]).keys() & computing))
-    return f"{_full_name(overriding[0])} has a {methods} of its own: register it with pr.register"
+    methods = ", ".join(sorted(vars(overriding).keys() & computing))
+    return f"{_full_name(overriding)} has a {methods} of its own: register it with pr.register"
 
 
 def _computing_methods(ours: LayerClass, known: LayerClass) -> set[str]:

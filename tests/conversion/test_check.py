@@ -115,11 +115,11 @@ class WithLoss(nn.Module):
 
 @pytest.mark.parametrize("wrap", [lambda t: (t, None), lambda t: {"a": [t], "b": 3}, lambda t: Output(None, t)])
 def test_outputs_of_any_shape_are_found(wrap):
-    class Wrapped(nn.Linear):
+    class Wrapped(nn.Sequential):
         def forward(self, x):
             return wrap(super().forward(x))
 
-    assert pr.check(Wrapped(3, 2), torch.randn(4, 3)).outputs == 1
+    assert pr.check(Wrapped(nn.Linear(3, 2)), torch.randn(4, 3)).outputs == 1
 
 
 def test_keywords_go_to_the_model():
@@ -360,9 +360,9 @@ def test_tensors_and_lists_inside_of_containers_are_restored():
 
 
 def test_complex_outputs_are_checked_and_sparse_and_nested_ones_refused():
-    class Ending(nn.Linear):
+    class Ending(nn.Sequential):
         def __init__(self, end):
-            super().__init__(4, 4)
+            super().__init__(nn.Linear(4, 4))
             self.end = end
 
         def forward(self, x):
