@@ -119,7 +119,7 @@ def test_writing_into_an_output_in_compiled_code_changes_no_gradient():
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # its own
 @pytest.mark.parametrize("layer", [nn.Linear(4, 3), nn.Conv1d(2, 3, 1), nn.LSTM(4, 3), nn.GRU(4, 3)], ids=str)
 def test_compiled_autograd_gives_eagers_gradients_also_where_outputs_were_written_into(layer, device):
-    layer, x = pr.convert(copy.deepcopy(layer).to(device)), torch.randn(5, 2, 4)
+    layer, x = pr.convert(copy.deepcopy(layer).to(device).double()), torch.randn(5, 2, 4).double()
 
     def backward():
         output = layer(x)
@@ -131,7 +131,7 @@ def test_compiled_autograd_gives_eagers_gradients_also_where_outputs_were_writte
     layer.zero_grad()
     with torch._dynamo.config.patch(compiled_autograd=True):
         torch.compile(backward, backend="aot_eager")()
-    assert_same(gradients(layer), expected, 1e-5)
+    assert_same(gradients(layer), expected, 1e-9)
 
 
 def test_check_compiles_nothing():
