@@ -167,7 +167,8 @@ def value(contraction: Contraction, product: Product, input: Tensor, weight: Ten
         tensors = (contraction.as_pairs(p), as_rows(input), torch.atleast_2d(weight))
         return operators.linear_value(*tensors, *arguments).view(p.shape)
     geometry = _geometry(cast(Convolution, contraction))
-    return operators.convolution_value(p, input, weight, *geometry, *arguments)
+    value = operators.convolution_value(p, input, weight, *geometry, *arguments)
+    return value if value.stride() == p.stride() else torch.empty_like(p).copy_(value)  # in the native op's layout
 
 
 def product_arguments(product: Product, output: Tensor, convolution: bool) -> tuple[str, float, float]:

@@ -16,6 +16,7 @@ from prproduct.ops.angles import floor_of_sin_square
 
 HALVES = [torch.bfloat16, torch.float16]
 NOT_ON_CPUS = ("transpose", "conv3d")  # in names of convolutions that torch does not have for half types there
+PLANES = [name for name in LAYERS if "2d" in name or "3d" in name]
 
 
 def ran_by_kernels(function) -> bool:
@@ -80,8 +81,20 @@ def test_a_value_of_its_own_equals_plain_torch_and_may_be_written_into(name, dty
     torch.autograd.grad(y, (x, w), torch.ones_like(y))
 
 
+@pytest.mark.parametrize("name", PLANES)
+def test_a_value_of_its_own_is_channels_last_where_torchs_is(name):
+    op, x, w, bias, options = operands(name, torch.float64)
+    last = torch.channels_last if x.dim() == 4 else torch.channels_last_3d
+    x = x.detach().contiguous(memory_format=last)
+    y = op(x, w, bias, product="r", **options)
+    native = op(x, w, bias, product="p", **options)
+    assert y.is_contiguous(memory_format=last) == native.is_contiguous(memory_format=last)
+    with kernels.disabled():
+        assert relative_error(y, op(x, w, bias, product="r", **options)) <= 1e-14
+
+
 @pytest.mark.parametrize("product", ["pr", "pr-w", "tempered:0.3"])
-@pytest.mark.parametrize("name", [name for name in LAYERS if "2d" in name or "3d" in name])
+@pytest.mark.parametrize("name", PLANES)
 @pytest.mark.parametrize("of_grad", ["channels last", "contiguous"])
 @pytest.mark.parametrize("of_weight", ["channels last", "contiguous"])
 def test_channels_last(name, product, of_grad, of_weight):
