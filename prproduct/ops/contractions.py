@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -168,10 +168,8 @@ class Convolution:
     def native_backward(
         self, grad: Tensor, input: Tensor, weight: Tensor, wants_input: bool, wants_weight: bool
     ) -> tuple[Tensor | None, Tensor | None]:
-        output_padding = self.output_padding or (0,) * len(self.stride)
-        geometry = (self.stride, self.padding, self.dilation, self.transposed, output_padding, self.groups)
         wanted = [wants_input, wants_weight, False]
-        return torch.ops.aten.convolution_backward(grad, input, weight, None, *geometry, wanted)[:2]
+        return torch.ops.aten.convolution_backward(grad, input, weight, None, *self.geometry, wanted)[:2]
 
     def add_bias(self, output: Tensor, bias: Tensor) -> Tensor:
         return output + bias.view(output.shape[1], *(1,) * len(self.stride))
@@ -194,9 +192,9 @@ class Convolution:
         return square.view(*square.shape, *(1,) * len(self.stride))
 
     def input_square(self, input: Tensor, weight: Tensor, output: Tensor, dtype: torch.dtype) -> Tensor:
-        channels = self.as_pairs(input.to(dtype))
         to_windows = scatter if self.transposed else gather
-        square = channels.square().sum(self._channel_axis, keepdim=self.groups == 1)  # (batch, groups, *in)
+        square = self.as_pairs(input.to(dtype)).square()
+        square = square.sum(1, keepdim=True) if self.groups == 1 else square.sum(2)  # (batch, groups, *in)
         square = to_windows(square, output.shape[2:], self._windows(weight))
         return square if self.groups == 1 else square.unsqueeze(2)  # (batch, groups, 1, *out), or (batch, 1, *out)
 
@@ -223,9 +221,10 @@ class Convolution:
         return grad + (self.as_pairs(input) * coefficient.unsqueeze(2) * largest).reshape(input.shape)
 
     @property
-    def _channel_axis(self) -> int:
-        """The axis of a group's channels in pairs."""
-        return 1 if self.groups == 1 else 2
+    def geometry(self) -> tuple[Any, ...]:
+        """The arguments from `stride` to `groups` of the convolution operators, torch's and this package's."""
+        output_padding = self.output_padding or (0,) * len(self.stride)
+        return self.stride, self.padding, self.dilation, self.transposed, output_padding, self.groups
 
     def _kernels(self, weight: Tensor) -> Tensor:
         """(groups, out/groups, in/groups, *kernel)"""

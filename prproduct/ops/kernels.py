@@ -152,7 +152,7 @@ def gradients(
         tensors = (contraction.as_pairs(grad), rows, vectors, bias, contraction.as_pairs(output))
         results = operators.linear_backward(*tensors, *arguments)
     else:
-        geometry = _geometry(cast(Convolution, contraction))
+        geometry = cast(Convolution, contraction).geometry
         results = operators.convolution_backward(grad, input, weight, bias, output, *geometry, *arguments)
     grad_input = results[0].view(input.shape) if wants_input else None
     grad_weight = results[1].view(weight.shape) if wants_weight else None
@@ -166,7 +166,7 @@ def value(contraction: Contraction, product: Product, input: Tensor, weight: Ten
     if isinstance(contraction, Linear):
         tensors = (contraction.as_pairs(p), as_rows(input), torch.atleast_2d(weight))
         return operators.linear_value(*tensors, *arguments).view(p.shape)
-    geometry = _geometry(cast(Convolution, contraction))
+    geometry = cast(Convolution, contraction).geometry
     value = operators.convolution_value(p, input, weight, *geometry, *arguments)
     return value if value.stride() == p.stride() else torch.empty_like(p).copy_(value)  # in the native op's layout
 
@@ -176,9 +176,3 @@ def product_arguments(product: Product, output: Tensor, convolution: bool) -> tu
     parameter = product.power if isinstance(product, Tempered) else 0.0
     device_type = "cpu" if output.is_cpu else output.device.type
     return product.name, parameter, floor_of_sin_square(output.dtype, device_type, convolution)
-
-
-def _geometry(c: Convolution) -> tuple[Any, ...]:
-    """The arguments from `stride` to `groups` of the convolution operators."""
-    output_padding = c.output_padding or (0,) * len(c.stride)
-    return c.stride, c.padding, c.dilation, c.transposed, output_padding, c.groups
