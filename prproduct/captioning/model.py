@@ -134,16 +134,11 @@ class Captioner(nn.Module):
         self._check(features, present)
         count = present.sum(1, keepdim=True).to(features.dtype)
         # Padding is removed, not multiplied by 0: it would change a BatchNorm, and 0·NaN is NaN.
-        complete = bool(present.all())
-        rows = features.flatten(0, 1) if complete else features[present]
-        mean = (features if complete else features.masked_fill(~present[..., None], 0)).sum(1) / count
-        regions = self._embed(rows, self.region_embedding, self.region_norm)
+        mean = features.masked_fill(~present[..., None], 0).sum(1) / count
+        regions = self._embed(features[present], self.region_embedding, self.region_norm)
         image = self._embed(mean, self.global_embedding, self.global_norm)
-        projections = self.attention.region(regions)
-        image_gates = self.attention_lstm.image(image)
-        return Memory(
-            _padded(regions, present, complete), _padded(projections, present, complete), image_gates, present
-        )
+        projections, image_gates = self.attention.region(regions), self.attention_lstm.image(image)
+        return Memory(_padded(regions, present), _padded(projections, present), image_gates, present)
 
     def begin(self, memory: Memory) -> State:
         """The state before the first word, one row for each image."""
@@ -242,9 +237,7 @@ class _Norms(nn.Module):
         self.after: nn.Module = nn.BatchNorm1d(after) if batch_norm else nn.Identity()
 
 
-def _padded(rows: Tensor, present: Tensor, complete: bool) -> Tensor:
+def _padded(rows: Tensor, present: Tensor) -> Tensor:
     """Rows (n, width) of the n present regions as (images, regions, width), zero for padding."""
-    if complete:
-        return rows.view(*present.shape, rows.shape[-1])
     padded = rows.new_zeros(*present.shape, rows.shape[-1])
     return padded.masked_scatter(present[..., None], rows)
