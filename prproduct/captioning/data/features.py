@@ -78,9 +78,6 @@ class Features(ABC):
     def _read(self, location: Any) -> NDArray[Any]:
         """The features at a location."""
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_open"}
-
     @cached_property
     def ids(self) -> tuple[ImageId, ...]:
         """Ids of all images."""
@@ -157,6 +154,9 @@ class Hdf5(Features):
 
     _open: tuple[int, Any] | None = None  # the process that opened the file, and the file
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_open"}
+
     @cached_property
     def _locations(self) -> dict[ImageId, str]:
         names = list(self._file)
@@ -203,8 +203,6 @@ class Hdf5(Features):
 class Tsv(Features):
     """TSV files with one line per image. If an image has two lines, as in some published files, the first is used."""
 
-    _open: list[NDArray[np.uint8]] | None = None  # memory-mapped, which any process may read
-
     def __init__(self, path: Path, tables: list[Path]) -> None:
         self.tables = tables
         super().__init__(path)
@@ -225,9 +223,9 @@ class Tsv(Features):
 
     def _read(self, location: tuple[int, int, int]) -> NDArray[Any]:
         number, start, length = location
-        if self._open is None:
-            self._open = [np.memmap(table, np.uint8, "r") for table in self.tables]
-        fields = self._open[number][start : start + length].tobytes().rstrip(b"\r\n").split(b"\t")
+        with self.tables[number].open("rb") as table:
+            table.seek(start)
+            fields = table.read(length).rstrip(b"\r\n").split(b"\t")
         if len(fields) != TSV_FIELDS:
             raise ValueError(f"{len(fields)} fields at byte {start} of {self.tables[number].name}, not {TSV_FIELDS}")
         return np.frombuffer(base64.b64decode(fields[5], validate=True), "<f4").reshape(int(fields[3]), -1)
@@ -259,11 +257,8 @@ def open(path: str | Path) -> Features:
 
 def _unique(path: Path, locations: list[tuple[ImageId, str]]) -> dict[ImageId, str]:
     """`locations` as a dict; raises InputError if two are of the same image."""
-    found = dict(locations)
-    if len(found) < len(locations):
-        seen: dict[ImageId, str] = {}
-        for image, name in locations:
-            if image in seen:
-                raise InputError(f"{path}: {seen[image]} and {name} are both of image {image}; keep one of them")
-            seen[image] = name
+    found: dict[ImageId, str] = {}
+    for image, name in locations:
+        if found.setdefault(image, name) != name:
+            raise InputError(f"{path}: {found[image]} and {name} are both of image {image}; keep one of them")
     return found

@@ -31,16 +31,7 @@ SMALLEST_SIDE = 8  # pixels
 DRAFT_SIDE = 512  # pixels that a large JPEG has at least when it is decoded at a fraction of its size
 MOST_PIXELS = 89_478_485  # decoded at once, 268 MB; Pillow's own limit
 # Formats that Pillow recognizes in files that are no pictures.
-_OTHER_FORMATS = (
-    "BUFR",
-    "EPS",
-    "FITS",
-    "GRIB",
-    "HDF5",
-    "MPEG",
-    "TGA",
-    "WMF",
-)
+_OTHER_FORMATS = ("BUFR", "EPS", "FITS", "GRIB", "HDF5", "MPEG", "TGA", "WMF")
 _HEIC = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
 _AVIF = (b"avif", b"avis")
 

@@ -124,9 +124,8 @@ def test_forked_processes_read_what_was_opened_here(layout, tmp_path):
         child.join()
 
 
-@pytest.mark.parametrize("layout", [tsv, hdf5], ids=lambda layout: layout.__name__)
-def test_a_file_is_opened_once_in_a_process(layout, tmp_path):
-    opened = features.open(layout(tmp_path / "features"))
+def test_a_file_is_opened_once_in_a_process(tmp_path):
+    opened = features.open(hdf5(tmp_path / "features"))
     opened.of(7)
     first = opened._open
     opened.of(12)
