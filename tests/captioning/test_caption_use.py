@@ -275,7 +275,7 @@ def test_a_run_without_its_vocabulary_takes_that_of_the_captions(lab, caption, t
         (["x.png", "--epoch", "last"], "--captions and --epoch go with --run"),
         (["x.png", "--captions", "C"], "--captions and --epoch go with --run"),
         (["x.png", "--run", "none", "--beams", "0"], "0 beams; there must be at least 1"),
-        (["x.png", "--run", "none", "--length-power", "-1"], "a length power of -1.0; it must be at least 0"),
+        (["x.png", "--run", "none", "--length-power", "-1"], "a length power of -1.0; it must be from 0 to 10"),
         (["x.png", "--run", "none", "--shortest", "17"], "captions of at least 17 words; it must be from 0 to 16"),
         (["x.png", "--run", "."], "give the folder of a run"),
         (["--run", "RUN", "--split", "test"], "needs --captions"),

@@ -283,6 +283,7 @@ def test_half_precision_logits_give_log_probabilities_in_float32():
         (lambda m, e: beam(m, e, beams=0), "0 beams; there must be at least 1"),
         (lambda m, e: beam(m, e, n_best=0), "the 0 best captions"),
         (lambda m, e: beam(m, e, length_power=-1.0), "length power of -1.0"),
+        (lambda m, e: beam(m, e, length_power=300.0), "length power of 300.0; it must be from 0 to 10"),
         (lambda m, e: sample(m, e, samples=0), "0 samples"),
         (lambda m, e: sample(m, e, temperature=0.0), "temperature of 0.0.*use greedy"),
     ],

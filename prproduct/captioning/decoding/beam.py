@@ -21,9 +21,10 @@ import torch
 from torch import Tensor
 
 from prproduct.captioning.decoding.stepwise import NO_LIMITS, Captions, Decoder, Limits
-from prproduct.captioning.layers import IN_CACHE
 from prproduct.captioning.model import Memory, State
 from prproduct.lab.errors import InputError
+
+LARGEST_POWER = 10  # of lengths; above some 250, a length to this power is no floating-point number
 
 
 @torch.no_grad()
@@ -71,8 +72,8 @@ def check_beams(beams: int, length_power: float) -> None:
     """Raise InputError for settings that no search can have."""
     if beams < 1:
         raise InputError(f"{beams} beams; there must be at least 1")
-    if not 0 <= length_power < float("inf"):
-        raise InputError(f"a length power of {length_power}; it must be at least 0")
+    if not 0 <= length_power <= LARGEST_POWER:
+        raise InputError(f"a length power of {length_power}; it must be from 0 to {LARGEST_POWER}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,8 +126,11 @@ class _Search:
         prefixes = self.live.words.flatten(0, 1)
         last = prefixes[:, -1] if length else prefixes.new_zeros(images * k)
         logits, state, attention = model.step(last, self.state, self.memory)
+        scores = logits.to(self.live.totals.dtype).log_softmax(-1)  # (images · k, vocabulary)
+        totals = limits.apply(scores, prefixes).view(images, k, -1) + self.live.totals[..., None]
         # Each hypothesis has one extension that ends, so at least half of the best 2 · beams do not end.
-        best, indices, own = self._best_extensions(logits.view(images, k, -1), limits, 2 * beams)
+        best, indices = _top(totals.flatten(1), 2 * beams)
+        own = scores.view(images, -1).gather(1, indices)
         parents, words = indices // logits.shape[-1], indices % logits.shape[-1]
         rows = torch.arange(images, device=parents.device)[:, None] * k + parents  # (images, 2 · beams)
         before = self.live.take(parents)
@@ -141,23 +145,6 @@ class _Search:
         kept = ends.long().argsort(dim=1, stable=True)[:, :beams]
         search = _Search(self.memory, state.select(rows.gather(1, kept).flatten()), after.only(~ends).take(kept))
         return after.only(ends & among_best), search
-
-    def _best_extensions(self, logits: Tensor, limits: Limits, count: int) -> tuple[Tensor, Tensor, Tensor]:
-        """The best of each image's extensions (k · vocabulary): totals, indices, log-probabilities of the last word.
-
-        On a CPU in chunks of images that fit into the cache.
-        """
-        chunk = len(logits) if logits.is_cuda else max(1, IN_CACHE // max(1, logits[0:1].numel()))
-        found = []
-        for part, words, before in zip(
-            logits.split(chunk), self.live.words.split(chunk), self.live.totals.split(chunk), strict=True
-        ):
-            own = part.to(before.dtype).log_softmax(-1)
-            allowed = limits.apply(own.flatten(0, 1), words.flatten(0, 1)).view(own.shape)
-            best, indices = _top((before[..., None] + allowed).flatten(1), count)
-            found.append((best, indices, own.flatten(1).gather(1, indices)))
-        best, indices, own = map(torch.cat, zip(*found, strict=True))
-        return best, indices, own
 
 
 @dataclass(frozen=True, eq=False)
