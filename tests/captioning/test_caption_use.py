@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import signal
 import sys
 import zipfile
 from pathlib import Path
@@ -19,6 +20,7 @@ from prproduct.captioning.data import features, grids, pictures, prepared
 from prproduct.captioning.data.prepared import Described
 from prproduct.captioning.data.vocabulary import build
 from prproduct.captioning.dataset import CaptionDataset
+from prproduct.captioning.use import command as use
 from prproduct.captioning.world import World
 
 pytestmark = pytest.mark.usefixtures("tiny_encoders")
@@ -38,6 +40,24 @@ def elsewhere(tmp_path_factory):
 def test_own_pictures_get_the_right_captions_a_line_each(lab, caption, tmp_path):
     files = [paint(tmp_path / f"{colour}.jpg", colour, (40, 90)) for colour in COLOURS]
     assert caption(*files, "--run", lab / "pr") == (0, [f"{file}\tall {file.stem}" for file in files], [])
+
+
+def test_after_ctrl_c_the_page_has_the_pictures_that_were_captioned(lab, caption, tmp_path, monkeypatch):
+    files = [paint(tmp_path / f"{colour}.png", colour) for colour in COLOURS]
+    monkeypatch.setattr(use, "_print", interrupted_at(files[2], use._print))
+    status, out, err = caption(*files, "--run", lab / "pr", "-o", tmp_path / "page.html")
+    assert (status, len(out)) == (130, 2)
+    assert err[0] == f"prproduct: {tmp_path}/page.html: has the first 2 of 3 pictures"
+    assert (tmp_path / "page.html").read_text().count("<article") == 2
+
+
+def interrupted_at(file, show):
+    def show_or_stop(captioned, labels):
+        if captioned.picture.place == file:
+            signal.raise_signal(signal.SIGINT)
+        show(captioned, labels)
+
+    return show_or_stop
 
 
 def test_several_runs_are_told_apart_by_product_and_phase(lab, caption, tmp_path):

@@ -114,20 +114,24 @@ def _caption_pictures(
     unreadable: list[tuple[Picture, str]] = []
     cards: list[page.Card] = []
     names: set[str] = set()
-    # Not if stdout is a terminal, too: the bar would mix with captions.
-    with progress_bar("pictures", len(found), hidden=sys.stdout.isatty()) as update:
-        for captioned in caption_pictures(found, captioners, encoders, search, unreadable):
-            _print(captioned, [captioner.label for captioner in captioners])
-            if figures:
-                _draw(figures, captioned, titles, names)
-            if output:
-                cards.append(page.card(shown(captioned.picture), captioned, titles))
-            update(advance=1)
-    for picture, reason in unreadable:
-        note(f"{shown(picture)}: cannot be read: {reason}")
-    if output and cards:
-        html = page.page(cards, captioners, [(shown(picture), reason) for picture, reason in unreadable])
-        replace_durably(output, html.encode())
+    try:
+        # Not if stdout is a terminal, too: the bar would mix with captions.
+        with progress_bar("pictures", len(found), hidden=sys.stdout.isatty()) as update:
+            for captioned in caption_pictures(found, captioners, encoders, search, unreadable):
+                _print(captioned, [captioner.label for captioner in captioners])
+                if figures:
+                    _draw(figures, captioned, titles, names)
+                if output:
+                    cards.append(page.card(shown(captioned.picture), captioned, titles))
+                update(advance=1)
+    finally:  # after Ctrl-C or an error, too: the page has the pictures that were captioned before
+        for picture, reason in unreadable:
+            note(f"{shown(picture)}: cannot be read: {reason}")
+        if output and cards:
+            html = page.page(cards, captioners, [(shown(picture), reason) for picture, reason in unreadable])
+            replace_durably(output, html.encode())
+            if len(cards) + len(unreadable) < len(found):
+                note(f"{output}: has the first {len(cards):,} of {len(found):,} pictures")
     if unreadable:
         raise typer.Exit(1)
 
