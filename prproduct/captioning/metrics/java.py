@@ -76,17 +76,13 @@ class Meteor:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
-        if kind is not None:
-            self._process.kill()
-        try:
-            self._process.communicate(timeout=10)  # closes stdin, at which METEOR exits
-        except (subprocess.TimeoutExpired, BrokenPipeError):
-            self._process.kill()
-            self._process.wait()
-        finally:
-            for stream in (self._process.stdin, self._process.stdout, self._errors):
-                assert stream is not None
-                stream.close()
+        with self._errors, self._process:
+            if kind is not None:
+                self._process.kill()
+            try:
+                self._process.communicate(timeout=10)  # closes stdin, at which METEOR exits
+            except (subprocess.TimeoutExpired, BrokenPipeError):
+                self._process.kill()
 
     def score(
         self,
