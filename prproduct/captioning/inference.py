@@ -18,7 +18,7 @@ from prproduct.captioning.configuration import CaptionerConfig
 from prproduct.captioning.data.batches import RegionSource, collate
 from prproduct.captioning.data.prepared import LONGEST, VOCABULARY, CaptionSet, read_vocabulary
 from prproduct.captioning.data.vocabulary import Vocabulary
-from prproduct.captioning.decoding import Limits, beam, check_beams, check_lengths
+from prproduct.captioning.decoding import Limits, beam, check_beams
 from prproduct.captioning.metrics.files import ImageId
 from prproduct.captioning.model import Captioner
 from prproduct.lab import checkpoints, runs
@@ -44,7 +44,7 @@ class Search:
     def __post_init__(self) -> None:
         check_beams(self.beams, self.length_power)
         if self.longest is not None:
-            check_lengths(self.longest, self.shortest)
+            Limits(self.longest, self.shortest)  # raises for impossible lengths
 
     def up_to(self, longest: int = LONGEST) -> Search:
         """This search, with at most `longest` words if it does not say how many."""

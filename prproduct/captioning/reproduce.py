@@ -111,14 +111,9 @@ def pairs(choice: Choice) -> list[tuple[CaptionerConfig, CaptionerConfig]]:
     [('p', 0, 'rl'), ('pr', 0, 'rl')]
     """
     scale = SCALES[choice.scale]
-    xe, rl = dict(scale.xe), dict(scale.rl)
-    if choice.xe_epochs is not None:
-        xe["epochs"] = choice.xe_epochs
-    if choice.rl_epochs is not None:
-        rl["epochs"] = choice.rl_epochs
-    if choice.learning_rate is not None:
-        xe["learning_rate"] = choice.learning_rate
-    network = {**scale.network, "batch_norm": choice.batch_norm}
+    xe = scale.xe | _given(epochs=choice.xe_epochs, learning_rate=choice.learning_rate)
+    rl = scale.rl | _given(epochs=choice.rl_epochs)
+    network = scale.network | {"batch_norm": choice.batch_norm}
     return [
         (
             CaptionerConfig(phase="xe", product=product, seed=seed, **network, **xe),
@@ -127,6 +122,10 @@ def pairs(choice: Choice) -> list[tuple[CaptionerConfig, CaptionerConfig]]:
         for seed in range(choice.seeds or scale.seeds)
         for product in choice.product or scale.products
     ]
+
+
+def _given(**options: Any) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def folder_of(output: Path, config: CaptionerConfig) -> Path:

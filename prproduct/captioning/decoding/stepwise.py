@@ -58,7 +58,10 @@ class Limits:
     block_trigrams: bool = False
 
     def __post_init__(self) -> None:
-        check_lengths(self.longest, self.shortest)
+        if self.longest < 1:
+            raise InputError(f"captions of at most {self.longest} words; it must be at least 1")
+        if not 0 <= self.shortest <= self.longest:
+            raise InputError(f"captions of at least {self.shortest} words; it must be from 0 to {self.longest}")
         if self.forbidden_id is not None and self.forbidden_id < 1:
             raise InputError(f"a word with id {self.forbidden_id} that is never said; the ids of words begin with 1")
 
@@ -81,14 +84,6 @@ class Limits:
             no_word_left = allowed[:, 1:].isneginf().all(1)
             allowed[:, 0] = torch.where(no_word_left, allowed[:, 0], -torch.inf)
         return allowed
-
-
-def check_lengths(longest: int, shortest: int) -> None:
-    """Raise InputError unless captions may have from `shortest` to `longest` words."""
-    if longest < 1:
-        raise InputError(f"captions of at most {longest} words; it must be at least 1")
-    if not 0 <= shortest <= longest:
-        raise InputError(f"captions of at least {shortest} words; it must be from 0 to {longest}")
 
 
 NO_LIMITS = Limits()
