@@ -25,6 +25,7 @@ from prproduct.captioning.metrics.files import (
     raise_for_images,
     read_results,
     string_field,
+    strings_field,
 )
 from prproduct.captioning.metrics.score import METRICS, Evaluation, evaluate
 from prproduct.lab import checkpoints, runs
@@ -201,11 +202,8 @@ def read_examples(path: Path) -> list[Example]:
     """Read a file of `write_examples`."""
     examples = []
     for entry in object_list(path, read_json_value(path)):
-        references = entry.get("references")
-        if not isinstance(references, list) or not all(isinstance(text, str) for text in references):
-            raise InputError(f"{path}: an image without 'references', a list of captions: {str(entry)[:80]}")
         image, file = image_id_field(path, entry, "image_id"), string_field(path, entry, "file")
-        examples.append(Example(image, file, tuple(references)))
+        examples.append(Example(image, file, tuple(strings_field(path, entry, "references"))))
     return examples
 
 

@@ -26,11 +26,12 @@ from prproduct.captioning.metrics.files import (
     raise_for_images,
     raise_for_repeated,
     string_field,
+    strings_field,
 )
 from prproduct.captioning.metrics.frequencies import Frequencies, load_frequencies
 from prproduct.lab.checks import check_known
 from prproduct.lab.errors import InputError
-from prproduct.lab.files import read_json, read_json_value, replacing, write_durably
+from prproduct.lab.files import check_writable, read_json, read_json_value, replacing, write_durably
 
 FORMAT = "prproduct captions 1"
 SPLITS = ("train", "val", "test")
@@ -141,9 +142,10 @@ def write(
 
 
 def check_new(folder: Path) -> None:
-    """Raise InputError if a folder exists and is not empty."""
+    """Raise InputError if a folder exists and is not empty, or cannot be written."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"{folder}: is there already; choose another folder, or remove this one")
+    check_writable(folder)
 
 
 def read(folder: str | Path) -> CaptionSet:
@@ -217,14 +219,8 @@ def read_vocabulary(path: Path, remedy: str = "prepare the captions again") -> V
 
 
 def _described(path: Path, entry: dict[str, Any]) -> Described:
-    references, tokens = entry.get("references"), entry.get("tokens")
-    strings = [value for texts in (references, tokens) if isinstance(texts, list) for value in texts]
-    if (
-        not isinstance(references, list)
-        or not isinstance(tokens, list)
-        or len(references) != len(tokens)
-        or not all(isinstance(text, str) for text in strings)
-    ):
+    references, tokens = (strings_field(path, entry, name) for name in ("references", "tokens"))
+    if len(references) != len(tokens):
         raise InputError(f"{path}: an image without as many 'tokens' as 'references': {str(entry)[:80]}")
     file, split = (string_field(path, entry, name) for name in ("file", "split"))
     return Described(image_id_field(path, entry, "id"), file, split, tuple(references), tuple(tokens))

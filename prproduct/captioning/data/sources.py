@@ -33,7 +33,7 @@ from prproduct.captioning.metrics.files import (
     raise_for_repeated,
     read_text,
     string_field,
-    tokens_field,
+    strings_field,
 )
 from prproduct.captioning.metrics.java import coco_captions
 from prproduct.captioning.metrics.reward import PackedCaptions
@@ -166,7 +166,7 @@ def _split(path: Path, image: dict[str, Any]) -> str:
 
 def _tokens(path: Path, sentence: dict[str, Any]) -> str:
     """The tokens of one of Karpathy's sentences, joined by single blanks."""
-    return " ".join(word for token in tokens_field(path, sentence) for word in token.split())
+    return " ".join(word for token in strings_field(path, sentence, "tokens") for word in token.split())
 
 
 def _bundled() -> list[Described]:

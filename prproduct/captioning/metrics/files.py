@@ -137,16 +137,16 @@ def string_field(path: Path, entry: dict[str, Any], name: str) -> str:
     return _text(path, value)
 
 
-def tokens_field(path: Path, sentence: dict[str, Any]) -> list[str]:
-    """The tokens of one of Karpathy's sentences.
+def strings_field(path: Path, entry: dict[str, Any], name: str) -> list[str]:
+    """The list of strings `entry[name]`.
 
-    >>> tokens_field(Path("a.json"), {"tokens": ["a", "cat"]})
+    >>> strings_field(Path("a.json"), {"tokens": ["a", "cat"]}, "tokens")
     ['a', 'cat']
     """
-    tokens = sentence.get("tokens")
-    if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
-        raise InputError(f"{path}: a sentence without 'tokens', a list of strings: {str(sentence)[:80]}")
-    return [_text(path, token) for token in tokens]
+    values = entry.get(name)
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise InputError(f"{path}: an entry without {name!r}, a list of strings: {str(entry)[:80]}")
+    return [_text(path, value) for value in values]
 
 
 def _text(path: Path, value: str) -> str:
@@ -197,7 +197,7 @@ def _karpathy(path: Path, images: list[dict[str, Any]], split: str) -> dict[Imag
 
 def _sentence(path: Path, entry: dict[str, Any]) -> str:
     """The sentence as it was written if the entry has it, otherwise its tokens joined by blanks."""
-    return string_field(path, entry, "raw") if "raw" in entry else " ".join(tokens_field(path, entry))
+    return string_field(path, entry, "raw") if "raw" in entry else " ".join(strings_field(path, entry, "tokens"))
 
 
 def _lines(path: Path) -> list[str]:

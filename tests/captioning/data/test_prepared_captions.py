@@ -145,6 +145,12 @@ def test_a_folder_that_is_there_is_not_overwritten_and_nothing_is_left_of_a_fail
     assert [path.name for path in tmp_path.iterdir()] == ["c"]
 
 
+def test_a_place_that_cannot_be_written_is_named_before_anything_is_read(tmp_path, capsys):
+    (tmp_path / "file").touch()
+    assert run("data", "captions", tmp_path / "gone.json", "-o", tmp_path / "file" / "c") == 2
+    assert capsys.readouterr().err == f"prproduct: {tmp_path}/file: is a file; give the name of a folder\n"
+
+
 @pytest.mark.parametrize(
     ("image", "line"),
     [
