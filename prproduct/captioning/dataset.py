@@ -14,7 +14,7 @@ from prproduct.captioning.data import features, prepared
 from prproduct.captioning.data.batches import FeatureSource
 from prproduct.captioning.data.features import EncoderId, Features
 from prproduct.captioning.data.prepared import SPLITS, CaptionSet
-from prproduct.captioning.metrics.files import ImageId
+from prproduct.captioning.input_files import ImageId
 from prproduct.lab.errors import InputError
 from prproduct.lab.runs import Record
 

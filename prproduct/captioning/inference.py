@@ -19,7 +19,7 @@ from prproduct.captioning.data.batches import RegionSource, collate
 from prproduct.captioning.data.prepared import LONGEST, VOCABULARY, CaptionSet, read_vocabulary
 from prproduct.captioning.data.vocabulary import Vocabulary
 from prproduct.captioning.decoding import Limits, beam, check_beams
-from prproduct.captioning.metrics.files import ImageId
+from prproduct.captioning.input_files import ImageId
 from prproduct.captioning.model import Captioner
 from prproduct.lab import checkpoints, runs
 from prproduct.lab.errors import InputError

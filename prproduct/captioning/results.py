@@ -18,15 +18,15 @@ from typing import Any, NamedTuple
 from prproduct.captioning.data.prepared import Image
 from prproduct.captioning.dataset import CaptionDataset, CaptionMetric, check_fits
 from prproduct.captioning.inference import GeneratedCaption, Search, generate_captions, load_captioner
-from prproduct.captioning.metrics.files import (
+from prproduct.captioning.input_files import (
     ImageId,
     image_id_field,
     object_list,
     raise_for_images,
-    read_results,
     string_field,
     strings_field,
 )
+from prproduct.captioning.metrics.files import read_results
 from prproduct.captioning.metrics.score import METRICS, Evaluation, evaluate
 from prproduct.lab import checkpoints, runs
 from prproduct.lab.errors import InputError

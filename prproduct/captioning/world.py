@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from prproduct.captioning.data.prepared import SPLITS, CaptionSet, Described, encode
 from prproduct.captioning.data.vocabulary import UNKNOWN, Vocabulary
-from prproduct.captioning.metrics.files import ImageId
+from prproduct.captioning.input_files import ImageId
 from prproduct.captioning.scenes import WORDS, Scene, Thing, describe_scene, draw_scene, is_true, render
 
 __all__ = ["VOCABULARY", "Scene", "Thing", "World", "caption_is_true", "is_true", "regions_of"]

@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from prproduct.captioning.input_files import raise_for_images
 from prproduct.captioning.metrics import Frequencies, bleu, cider_d, evaluate, rouge_l
-from prproduct.captioning.metrics.files import raise_for_images, read_references
+from prproduct.captioning.metrics.files import read_references
 from prproduct.lab.errors import InputError
 
 COCO = {

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from prproduct.captioning.data.prepared import Image
-from prproduct.captioning.metrics.files import ImageId
+from prproduct.captioning.input_files import ImageId
 from prproduct.lab.errors import InputError
 from prproduct.lab.seeds import keyed_bits
 

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from prproduct.captioning.data import grids, pictures, prepared, sources, vocabulary
 from prproduct.captioning.encoder import DEFAULT, load
-from prproduct.captioning.metrics.files import ImageId, listed
+from prproduct.captioning.input_files import ImageId, listed
 from prproduct.captioning.metrics.frequencies import load_frequencies
 from prproduct.lab.errors import InputError
 from prproduct.lab.progress import note, progress_bar

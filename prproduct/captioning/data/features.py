@@ -23,8 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from prproduct.captioning.metrics.files import ImageId
-from prproduct.captioning.metrics.frequencies import DAMAGED
+from prproduct.captioning.input_files import DAMAGED, ImageId
 from prproduct.lab.errors import InputError
 
 SAMPLED = 8  # images whose values are part of a fingerprint; reading all of COCO would be 20 GB and more

@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 from prproduct.captioning.data.features import Hdf5, normalized_id
 from prproduct.captioning.data.pictures import Picture, in_batches
 from prproduct.captioning.encoder import Encoder
-from prproduct.captioning.metrics.files import ImageId
-from prproduct.captioning.metrics.frequencies import DAMAGED
+from prproduct.captioning.input_files import DAMAGED, ImageId
 from prproduct.lab.errors import InputError
 from prproduct.lab.files import check_writable_file, replacing, writing
 

@@ -18,7 +18,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from prproduct.captioning.data.features import id_from_name
-from prproduct.captioning.metrics.files import ImageId
+from prproduct.captioning.input_files import ImageId
 from prproduct.lab.errors import InputError
 
 # Names of pictures, readable or not. Other files are pictures if their content is one.

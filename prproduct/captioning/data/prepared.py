@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from prproduct.captioning.data.vocabulary import END, Vocabulary
-from prproduct.captioning.metrics.files import (
+from prproduct.captioning.input_files import (
     LARGEST,
     ImageId,
     image_id_field,

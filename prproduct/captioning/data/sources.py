@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from prproduct.captioning.data.features import normalized_id
 from prproduct.captioning.data.prepared import SPLIT_OF, CaptionSet, Described, check, encode
 from prproduct.captioning.data.vocabulary import UNKNOWN, Vocabulary
-from prproduct.captioning.metrics.files import (
+from prproduct.captioning.input_files import (
     LARGEST,
     ImageId,
     image_id_field,

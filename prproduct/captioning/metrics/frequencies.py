@@ -12,7 +12,6 @@ import hashlib
 import math
 import pickle
 import zipfile
-import zlib
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,13 +20,12 @@ from typing import Any, cast
 
 import numpy as np
 
+from prproduct.captioning.input_files import DAMAGED
 from prproduct.lab.errors import InputError
 from prproduct.lab.files import replacing
 
 FORMAT = "prproduct n-gram frequencies 1"
 ORDER = 4  # BLEU and CIDEr count n-grams of 1 to 4 words
-# The exceptions of np.load for a file that is not an .npz archive, is truncated, or has changed bytes.
-DAMAGED = (KeyError, IndexError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
 
 Ngram = tuple[str, ...]
 

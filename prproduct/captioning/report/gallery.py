@@ -9,7 +9,8 @@ from pathlib import Path
 from PIL import Image
 
 from prproduct.captioning.data.pictures import Picture, Reader, UnreadableError, find
-from prproduct.captioning.metrics.files import ImageId, read_results
+from prproduct.captioning.input_files import ImageId
+from prproduct.captioning.metrics.files import read_results
 from prproduct.captioning.report.runs import Group, Run
 from prproduct.captioning.results import Example, captions_file, examples_file, read_examples
 from prproduct.lab.report.content import Block, Card, Folded, Paragraph, Section, Strong, Text, display

@@ -16,7 +16,7 @@ from prproduct.captioning.data.pictures import Picture, list_all
 from prproduct.captioning.data.prepared import SPLITS
 from prproduct.captioning.dataset import check_features, check_fits, check_ids, open_dataset
 from prproduct.captioning.inference import Search, config_of, generate_captions, open_runs, run_labels
-from prproduct.captioning.metrics.files import ImageId, listed, raise_for_images, raise_for_repeated, read_text
+from prproduct.captioning.input_files import ImageId, listed, raise_for_images, raise_for_repeated, read_text
 from prproduct.captioning.ready import open_ready
 from prproduct.captioning.results import captions_file, save_captions, write_captions
 from prproduct.captioning.use import attention, page

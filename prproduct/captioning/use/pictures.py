@@ -14,7 +14,7 @@ from prproduct.captioning.data.pictures import Picture, in_batches
 from prproduct.captioning.dataset import trained_on_world
 from prproduct.captioning.encoder import Encoder
 from prproduct.captioning.inference import GeneratedCaption, Search, TrainedCaptioner, generate_captions
-from prproduct.captioning.metrics.files import ImageId
+from prproduct.captioning.input_files import ImageId
 from prproduct.lab.errors import InputError
 
 BATCH = 8  # pictures held in memory at full size
