@@ -6,7 +6,7 @@ set, which brings its own features. The toy world is imported only when it is as
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,15 +14,10 @@ from prproduct.captioning.data import features, prepared
 from prproduct.captioning.data.batches import FeatureSource
 from prproduct.captioning.data.features import EncoderId, Features
 from prproduct.captioning.data.prepared import SPLITS, CaptionSet
-from prproduct.captioning.input_files import ImageId
 from prproduct.lab.errors import InputError
 from prproduct.lab.runs import Record
 
 WORLD = "world"  # the name of the toy world in place of a folder of captions
-
-SHARE_TRUE = "true"  # the name of the toy world's extra metric: the share of captions that are true
-
-CaptionMetric = Callable[[ImageId, str], float]  # the score of one image's caption
 
 
 class CaptionDataset(NamedTuple):
@@ -73,19 +68,6 @@ def dataset_options(captions: str, source: Path | None) -> dict[str, Path | str 
 def read_captions(captions: str) -> CaptionSet:
     """The captions of a folder of `prproduct data captions`, or of the toy world."""
     return open_dataset(WORLD, None).captions if captions == WORLD else prepared.read(captions)
-
-
-def extra_metrics(captions: str) -> dict[str, CaptionMetric]:
-    """Metrics that only these captions have: in the toy world, whether a caption is true of its image.
-
-    >>> extra_metrics("world")["true"](0, "a purple elephant")
-    0.0
-    """
-    if captions != WORLD:
-        return {}
-    from prproduct.captioning.world import caption_is_true
-
-    return {SHARE_TRUE: caption_is_true}
 
 
 def trained_on_world(record: Record) -> bool:

@@ -7,7 +7,7 @@ every run are generated and scored, and a report is written.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -21,15 +21,7 @@ from rich.table import Table
 from prproduct.captioning import report
 from prproduct.captioning.command import CaptionsOption, FeaturesOption
 from prproduct.captioning.configuration import DEFAULTS, CaptionerConfig
-from prproduct.captioning.dataset import (
-    WORLD,
-    CaptionDataset,
-    CaptionMetric,
-    check_ids,
-    dataset_options,
-    extra_metrics,
-    open_dataset,
-)
+from prproduct.captioning.dataset import WORLD, CaptionDataset, check_ids, dataset_options, open_dataset
 from prproduct.captioning.metrics.command import name_failure
 from prproduct.captioning.report.gallery import find_examples
 from prproduct.captioning.results import choose_examples, write_results
@@ -199,7 +191,7 @@ def captions(
     progress.say(f"{len(wanted)} runs of two phases in {output}; {workers}")
     results = sweep(wanted, workers, retries=plan.retries, progress=progress)
     folders = [folder for result in results if result.finished for folder in _phases(result.job)]
-    for metric, reason in _write_all_results(folders, dataset, extra_metrics(captions), quiet).items():
+    for metric, reason in _write_all_results(folders, dataset, captions == WORLD, quiet).items():
         name_failure(metric, reason, "the same command computes it when that is mended")
     if folders:
         Console().print(_table(folders))
@@ -214,14 +206,12 @@ def _phases(job: Job) -> list[Path]:
     return [*job.earlier, job.folder]
 
 
-def _write_all_results(
-    folders: Sequence[Path], dataset: CaptionDataset, metrics: Mapping[str, CaptionMetric], quiet: bool
-) -> dict[str, str]:
+def _write_all_results(folders: Sequence[Path], dataset: CaptionDataset, in_world: bool, quiet: bool) -> dict[str, str]:
     """Caption and score the test images with each run, and return the metrics that failed with the reasons."""
     images, failures = len(dataset.captions.of("test")), dict[str, str]()
     for folder in folders:
         with progress_bar(f"test captions of {'/'.join(folder.parts[-3:])}", images, hidden=quiet) as update:
-            scored = write_results(folder, dataset, extra_metrics=metrics, progress=lambda count: update(advance=count))
+            scored = write_results(folder, dataset, in_world=in_world, progress=lambda count: update(advance=count))
         failures |= scored["failures"]
     return failures
 

@@ -21,7 +21,7 @@ from prproduct.captioning.data.prepared import Described
 from prproduct.captioning.data.vocabulary import build
 from prproduct.captioning.dataset import CaptionDataset
 from prproduct.captioning.use import command as use
-from prproduct.captioning.world import World
+from prproduct.captioning.world import World, is_true
 
 pytestmark = pytest.mark.usefixtures("tiny_encoders")
 HEIC = b"\x00\x00\x00\x18ftypheic" + bytes(40)
@@ -229,7 +229,7 @@ def test_a_run_on_features_of_unknown_origin_cannot_caption_pictures_and_says_wh
         assert message in err[0]
 
 
-def test_a_run_on_the_world_says_how_its_pictures_are_captioned(caption, tmp_path, monkeypatch):
+def test_a_run_on_the_world_says_how_its_pictures_are_captioned(caption, command, tmp_path, monkeypatch):
     monkeypatch.setattr(World.__init__, "__defaults__", (6, 2, 2, 0))  # those of the command's own world
     world = World()
     run(XE, tmp_path / "run", CaptionDataset(world.captions, world.features))
@@ -239,7 +239,16 @@ def test_a_run_on_the_world_says_how_its_pictures_are_captioned(caption, tmp_pat
     target = tmp_path / "captions_test_results.json"
     words = ("--captions", "world", "--split", "test", "-o", target)
     assert caption("--run", tmp_path / "run", *words)[0] == 0
-    assert len(json.loads(target.read_text())) == len(World().captions.of("test"))
+    captions = {row["image_id"]: row["caption"] for row in json.loads(target.read_text())}
+    assert len(captions) == len(world.captions.of("test"))
+    image = world.captions.of("test")[0]
+    captions[image.id] = image.references[0]
+    rows = [{"image_id": image, "caption": text} for image, text in captions.items()]
+    (tmp_path / "run" / "results" / "captions_test_results.json").write_text(json.dumps(rows))
+    assert command("score", "world", tmp_path / "run", "--metrics", "bleu")[0] == 0
+    scores = json.loads((tmp_path / "run" / "results" / "scores_test.json").read_text())["scores"]
+    true = [is_true(world.scene(image), text) for image, text in captions.items()]
+    assert scores["true"] == np.mean(true) > 0
 
 
 def test_an_encoder_may_be_named_where_the_run_does_not_know_it_and_only_there(lab, caption, tmp_path):

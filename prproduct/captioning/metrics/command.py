@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from prproduct.captioning.data.prepared import CaptionSet
-from prproduct.captioning.dataset import WORLD, extra_metrics, read_captions
+from prproduct.captioning.dataset import WORLD, read_captions
 from prproduct.captioning.metrics import score as scoring
 from prproduct.captioning.metrics.files import PairedCaptions, pair, read_references, read_results
 from prproduct.captioning.metrics.frequencies import load_frequencies
@@ -75,7 +75,7 @@ def score(
         data = stored["how"].get("data") if stored else None
         if prepared and isinstance(data, dict) and data.get("captions") == prepared.fingerprint:
             by_image = dict(zip(captions.images, captions.candidates, strict=True))
-            add_scores(run, split, by_image, evaluation, chosen, extra_metrics(str(references)))
+            add_scores(run, split, by_image, evaluation, chosen, str(references) == WORLD)
             note(f"{file}: has these scores{', for prproduct report' if split == 'test' else ''}")
         else:
             which = "against the run's own captions, without --subset, --frequencies and --tokenizer java"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from prproduct.captioning.data.pictures import Picture, Reader, UnreadableError, find
+from prproduct.captioning.data.pictures import Picture, find, in_batches
 from prproduct.captioning.input_files import ImageId
 from prproduct.captioning.metrics.files import read_results
 from prproduct.captioning.report.runs import Group, Run
@@ -85,18 +85,12 @@ def find_examples(place: Path, files: Sequence[str]) -> dict[ImageId, Picture]:
 
 def _thumbnails(place: Path, files: Sequence[str]) -> tuple[dict[str, bytes], list[tuple[str, str]]]:
     """Small JPEGs by file, and the files that could not be read, with the reason."""
-    found, unread = {}, []
     known = find_examples(place, files)
-    with Reader() as reader:
-        for file in files:
-            if file not in known:
-                unread.append((file, f"not in {place}"))
-                continue
-            try:
-                found[file] = _jpeg(reader.read(known[file]))
-            except UnreadableError as error:
-                unread.append((file, str(error)))
-    return found, unread
+    unreadable: list[tuple[Picture, str]] = []
+    batches = in_batches(known.values(), 1, unreadable)
+    found = {str(picture.id): _jpeg(image) for batch in batches for picture, image in batch}
+    missing = [(file, f"not in {place}") for file in files if file not in known]
+    return found, [*missing, *((str(picture.id), reason) for picture, reason in unreadable)]
 
 
 def _jpeg(picture: Image.Image) -> bytes:

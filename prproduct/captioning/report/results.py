@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from prproduct.captioning import paper
-from prproduct.captioning.dataset import SHARE_TRUE
 from prproduct.captioning.report.runs import Comparison, Group, ScoredStage
 from prproduct.captioning.report.scores import COLUMNS
+from prproduct.captioning.results import SHARE_TRUE
 from prproduct.lab.report.content import (
     Block,
     Bullets,

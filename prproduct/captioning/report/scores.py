@@ -8,9 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from prproduct.captioning.dataset import SHARE_TRUE
 from prproduct.captioning.inference import Search
-from prproduct.captioning.results import scores_file, scores_of
+from prproduct.captioning.results import SHARE_TRUE, scores_file, scores_of
 
 
 class Column(NamedTuple):
