@@ -24,7 +24,6 @@ from prproduct.captioning.report.runs import comparisons, groups
 from prproduct.captioning.report.scores import COLUMNS, Column
 from prproduct.captioning.report.training import PARTS, endings, series, share, step_seconds
 from prproduct.captioning.results import add_scores, examples_file, read_examples, write_results
-from prproduct.cli import main
 from prproduct.lab.errors import InputError
 from prproduct.lab.report.content import Card, charts, plain
 from prproduct.lab.runs import Record
@@ -55,11 +54,9 @@ def trained(tmp_path_factory):
     return folder
 
 
-def test_a_page_of_real_runs_has_their_scores_captions_and_all_parts_of_the_appendix(trained, tmp_path, capsys):
-    with pytest.raises(SystemExit) as end:
-        main(["report", str(trained), "-o", str(tmp_path / "report.html")])
-    assert end.value.code == 0
-    assert "4 runs, 4 of them finished" in capsys.readouterr().out
+def test_a_page_of_real_runs_has_their_scores_captions_and_all_parts_of_the_appendix(trained, tmp_path, command):
+    status, out, _ = command("report", trained, "-o", tmp_path / "report.html")
+    assert (status, "4 runs, 4 of them finished" in out) == (0, True)
     page = (tmp_path / "report.html").read_text()
     (group,) = groups(found_in([trained]))
     assert [stage.phase for stage in group.stages] == ["xe", "rl"], "REINFORCE did not find its cross-entropy"

@@ -4,7 +4,6 @@ import signal
 
 import pytest
 
-from prproduct import cli
 from prproduct.captioning import training
 from prproduct.lab import runs
 
@@ -12,14 +11,11 @@ NETWORK = ["--hidden", "8", "--embedding", "8", "--attention", "8", "--accelerat
 LOOK = ["--limit-train", "40", "--batch-size", "10", "--threads", "1", "--no-tensorboard"]
 
 
-def typed(*words):
-    with pytest.raises(SystemExit) as end:
-        cli.main(["train", "captioner", *map(str, words)])
-    return end.value.code
-
-
 @pytest.mark.slow
-def test_both_phases_take_a_few_steps_and_are_resumed_by_their_folders_alone(tmp_path, monkeypatch):
+def test_both_phases_take_a_few_steps_and_are_resumed_by_their_folders_alone(tmp_path, monkeypatch, command):
+    def typed(*words):
+        return command("train", "captioner", *words)[0]
+
     sums, taken = training.CrossEntropyTask.sums, []
 
     def pressed(self, model, batch):

@@ -15,18 +15,11 @@ import torch
 from PIL import Image
 from small_pictures import content, small_encoder
 
-from prproduct import cli
 from prproduct.captioning.data import commands, features, grids, pictures, prepared
 from prproduct.captioning.data.prepared import Described
 from prproduct.captioning.data.vocabulary import Vocabulary
 from prproduct.captioning.encoder import Encoder
 from prproduct.lab.errors import InputError
-
-
-def run(*words):
-    with pytest.raises(SystemExit) as end:
-        cli.main([str(word) for word in words])
-    return end.value.code
 
 
 def contents(path):
@@ -168,10 +161,11 @@ def broken(folder):
     (folder / "dot.png").write_bytes(dot.getvalue())
 
 
-def test_unreadable_pictures_are_named_and_the_others_written(tmp_path, folder, small, capsys):
+def test_unreadable_pictures_are_named_and_the_others_written(tmp_path, folder, small, command):
     broken(folder)
-    assert run("data", "features", folder, "-o", tmp_path / "f.h5") == 1
-    error = capsys.readouterr().err.splitlines()
+    status, _, err = command("data", "features", folder, "-o", tmp_path / "f.h5")
+    error = err.splitlines()
+    assert status == 1
     assert sorted(line.split(":")[1].strip() for line in error) == sorted(
         str(folder / name) for name in ("text.jpg", "empty.png", "cut.jpg", "dot.png")
     )
@@ -179,43 +173,43 @@ def test_unreadable_pictures_are_named_and_the_others_written(tmp_path, folder, 
     assert sorted(features.open(tmp_path / "f.h5").ids) == [*range(10)]
 
 
-def test_where_no_picture_can_be_read_nothing_is_written(tmp_path, small, capsys):
+def test_where_no_picture_can_be_read_nothing_is_written(tmp_path, small, command):
     (tmp_path / "a.jpg").write_text("no picture")
-    assert run("data", "features", tmp_path / "a.jpg", "-o", tmp_path / "f.h5") == 2
-    assert "none of 1 pictures can be read" in capsys.readouterr().err
+    status, _, err = command("data", "features", tmp_path / "a.jpg", "-o", tmp_path / "f.h5")
+    assert (status, "none of 1 pictures can be read" in err) == (2, True)
     assert [path.name for path in tmp_path.iterdir()] == ["a.jpg"]
 
 
-def test_captions_tell_the_ids_of_file_names(tmp_path, folder, small, capsys):
+def test_captions_tell_the_ids_of_file_names(tmp_path, folder, small, command):
     words = Vocabulary(("a", "UNK"))
     images = [Described(f"id-{n}", f"{n}.png", "train", ("A",), ("a",)) for n in (2, 3, 77)]
     prepared.write(tmp_path / "c", images, words)
-    assert run("data", "features", folder, "-o", tmp_path / "f.h5", "--captions", tmp_path / "c") == 0
+    status, _, err = command("data", "features", folder, "-o", tmp_path / "f.h5", "--captions", tmp_path / "c")
+    assert (status, "no pictures of 1 of the captions' images: id-77" in err) == (0, True)
     assert sorted(features.open(tmp_path / "f.h5").ids) == ["id-2", "id-3"]
-    assert "no pictures of 1 of the captions' images: id-77" in capsys.readouterr().err
 
 
-def test_file_names_of_captions_may_have_a_folder_and_are_not_mixed_up(tmp_path, folder, small, capsys):
+def test_file_names_of_captions_may_have_a_folder_and_are_not_mixed_up(tmp_path, folder, small, command):
     images = [Described(f"id-{number}", f"train/{number}.png", "train", ("a",), ("a",)) for number in (2, 3)]
-    command = "data", "features", folder, "-o", tmp_path / "f.h5", "--captions"
+    words = "data", "features", folder, "-o", tmp_path / "f.h5", "--captions"
     prepared.write(tmp_path / "captions", images, Vocabulary(("a", "UNK")))
-    assert run(*command, tmp_path / "captions") == 0
+    assert command(*words, tmp_path / "captions")[0] == 0
     assert sorted(features.open(tmp_path / "f.h5").ids) == ["id-2", "id-3"]
     images.append(Described("other", "val/2.png", "val", ("a",), ("a",)))
     prepared.write(tmp_path / "both", images, Vocabulary(("a", "UNK")))
-    assert run(*command, tmp_path / "both") == 2
-    assert "images id-2 and other have one file name, '2.png'" in capsys.readouterr().err
+    status, _, err = command(*words, tmp_path / "both")
+    assert (status, "images id-2 and other have one file name, '2.png'" in err) == (2, True)
 
 
-def test_ctrl_c_stops_behind_a_batch_and_the_same_command_goes_on(tmp_path, folder, small, monkeypatch, capsys):
+def test_ctrl_c_stops_behind_a_batch_and_the_same_command_goes_on(tmp_path, folder, small, monkeypatch, command):
     monkeypatch.setattr(grids, "BATCH", 2)
     batches = iter(range(100))
     network = small_encoder().network
     stopping = Encoder("small", 16, (127.0,) * 3, (128.0,) * 3, network, lambda x: _interrupt(batches, network(x)))
     monkeypatch.setattr(commands, "load", lambda name: stopping)
-    assert run("data", "features", folder, "-o", tmp_path / "f.h5") == 130
-    assert "stopped with 4 images done; the same command goes on" in capsys.readouterr().err
-    assert run("data", "features", folder, "-o", tmp_path / "f.h5") == 0
+    status, _, err = command("data", "features", folder, "-o", tmp_path / "f.h5")
+    assert (status, "stopped with 4 images done; the same command goes on" in err) == (130, True)
+    assert command("data", "features", folder, "-o", tmp_path / "f.h5")[0] == 0
     assert len(features.open(tmp_path / "f.h5").ids) == 10
 
 

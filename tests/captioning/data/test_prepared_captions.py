@@ -9,7 +9,6 @@ import h5py
 import numpy as np
 import pytest
 
-from prproduct import cli
 from prproduct.captioning.data import prepared, sources, vocabulary
 from prproduct.captioning.data.prepared import Described
 from prproduct.captioning.data.vocabulary import Vocabulary
@@ -49,12 +48,6 @@ def karpathy_file(tmp_path):
     path = tmp_path / "dataset_coco.json"
     path.write_text(json.dumps(karpathy()))
     return path
-
-
-def run(*words):
-    with pytest.raises(SystemExit) as end:
-        cli.main([str(word) for word in words])
-    return end.value.code
 
 
 # vocabulary
@@ -145,10 +138,10 @@ def test_a_folder_that_is_there_is_not_overwritten_and_nothing_is_left_of_a_fail
     assert [path.name for path in tmp_path.iterdir()] == ["c"]
 
 
-def test_a_place_that_cannot_be_written_is_named_before_anything_is_read(tmp_path, capsys):
+def test_a_place_that_cannot_be_written_is_named_before_anything_is_read(tmp_path, command):
     (tmp_path / "file").touch()
-    assert run("data", "captions", tmp_path / "gone.json", "-o", tmp_path / "file" / "c") == 2
-    assert capsys.readouterr().err == f"prproduct: {tmp_path}/file: is a file; give the name of a folder\n"
+    ended = command("data", "captions", tmp_path / "gone.json", "-o", tmp_path / "file" / "c")
+    assert ended == (2, "", f"prproduct: {tmp_path}/file: is a file; give the name of a folder\n")
 
 
 @pytest.mark.parametrize(
@@ -261,11 +254,10 @@ def test_lists_that_do_not_fit_are_refused(tmp_path, lists, line):
         ({"images": [], "annotations": [{"image_id": 3, "caption": "x"}]}, "images that it does not list: 3"),
     ],
 )
-def test_a_file_that_cannot_be_used_is_one_line(tmp_path, capsys, content, line):
+def test_a_file_that_cannot_be_used_is_one_line(tmp_path, command, content, line):
     (tmp_path / "f.json").write_text(json.dumps(content))
-    assert run("data", "captions", tmp_path / "f.json", "-o", tmp_path / "c", "--minimum-count", 1) == 2
-    error = capsys.readouterr().err
-    assert len(error.splitlines()) == 1
+    status, _, error = command("data", "captions", tmp_path / "f.json", "-o", tmp_path / "c", "--minimum-count", 1)
+    assert (status, len(error.splitlines())) == (2, 1)
     assert line in error
     assert not (tmp_path / "c").exists()
 
@@ -273,37 +265,35 @@ def test_a_file_that_cannot_be_used_is_one_line(tmp_path, capsys, content, line)
 # the command
 
 
-def test_the_command_prepares_and_says_what(karpathy_file, tmp_path, capsys):
-    assert run("data", "captions", karpathy_file, "-o", tmp_path / "c", "--minimum-count", 2) == 0
-    out = capsys.readouterr().out
-    assert "2 images, 3 captions" in out
+def test_the_command_prepares_and_says_what(karpathy_file, tmp_path, command):
+    status, out, _ = command("data", "captions", karpathy_file, "-o", tmp_path / "c", "--minimum-count", 2)
+    assert (status, "2 images, 3 captions" in out) == (0, True)
     captions = prepared.read(tmp_path / "c")
     assert captions.vocabulary.words == ("a", "cat", "sat", "UNK")
     assert captions.fingerprint in out
     assert captions.frequencies.images == 2
 
 
-def test_the_papers_rule_counts_in_what_is_left_of_training_captions(karpathy_file, tmp_path):
+def test_the_papers_rule_counts_in_what_is_left_of_training_captions(karpathy_file, tmp_path, command):
     options = ["--rule", "paper", "--minimum-count", 2, "--longest", 2]
-    assert run("data", "captions", karpathy_file, "-o", tmp_path / "c", *options) == 0
+    assert command("data", "captions", karpathy_file, "-o", tmp_path / "c", *options)[0] == 0
     assert prepared.read(tmp_path / "c").vocabulary.words == ("a", "cat", "UNK")
 
 
-def test_empty_captions_are_left_out_where_that_is_asked_for(tmp_path, capsys):
+def test_empty_captions_are_left_out_where_that_is_asked_for(tmp_path, command):
     (tmp_path / "f.json").write_text(json.dumps(karpathy(sentences=[sentence("."), sentence("A cat")])))
     options = ["--minimum-count", 1, "--skip-empty"]
-    assert run("data", "captions", tmp_path / "f.json", "-o", tmp_path / "c", *options) == 0
-    assert "1 captions without a word left out" in capsys.readouterr().err
+    status, _, err = command("data", "captions", tmp_path / "f.json", "-o", tmp_path / "c", *options)
+    assert (status, "1 captions without a word left out" in err) == (0, True)
     assert prepared.read(tmp_path / "c").images[0].references == ("A cat",)
 
 
 @pytest.mark.parametrize("rule", ["cocotalk", "paper"])
-def test_captions_without_training_images_are_named(tmp_path, capsys, rule):
+def test_captions_without_training_images_are_named(tmp_path, command, rule):
     images = [image for image in karpathy()["images"] if image["split"] in ("val", "test")]
     (tmp_path / "a.json").write_text(json.dumps({"images": images}))
-    assert run("data", "captions", tmp_path / "a.json", "-o", tmp_path / "c", "--rule", rule) == 2
-    said = capsys.readouterr().err
-    assert said == f"prproduct: {tmp_path}/a.json: no training images; all are in the splits val and test\n"
+    ended = command("data", "captions", tmp_path / "a.json", "-o", tmp_path / "c", "--rule", rule)
+    assert ended == (2, "", f"prproduct: {tmp_path}/a.json: no training images; all are in the splits val and test\n")
     assert not (tmp_path / "c").exists()
 
 
@@ -311,9 +301,9 @@ def test_captions_without_training_images_are_named(tmp_path, capsys, rule):
     "options",
     [["--rule", "mine"], ["--tokens", "mine"], ["--longest", 0], ["--minimum-count", 0], ["--minimum-count", 9]],
 )
-def test_options_that_cannot_be_are_one_line(karpathy_file, tmp_path, capsys, options):
-    assert run("data", "captions", karpathy_file, "-o", tmp_path / "c", *options) == 2
-    assert len(capsys.readouterr().err.splitlines()) == 1
+def test_options_that_cannot_be_are_one_line(karpathy_file, tmp_path, command, options):
+    status, _, err = command("data", "captions", karpathy_file, "-o", tmp_path / "c", *options)
+    assert (status, len(err.splitlines())) == (2, 1)
 
 
 # cocotalk.json and cocotalk_label.h5
@@ -355,19 +345,19 @@ def test_the_cocotalk_files_are_read_with_the_ids_that_they_have(tmp_path):
     assert captions.frequencies.images == 2
 
 
-def test_the_command_keeps_what_the_cocotalk_files_say(tmp_path):
+def test_the_command_keeps_what_the_cocotalk_files_say(tmp_path, command):
     words, labels = cocotalk(tmp_path)
     options = ["--labels", labels, "--frequencies", tmp_path / "coco-train-idxs.p"]
-    assert run("data", "captions", words, *options, "-o", tmp_path / "c") == 0
+    assert command("data", "captions", words, *options, "-o", tmp_path / "c")[0] == 0
     assert prepared.read(tmp_path / "c").images == sources.read_cocotalk(words, labels).images
     assert prepared.read(tmp_path / "c").frequencies.counts == {(str(n),): 1 for n in range(6)} | {("1", "2"): 1}
 
 
 @pytest.mark.parametrize("option", ["--skip-empty", "--minimum-count=3", "--longest=5", "--rule=paper", "--tokens=own"])
-def test_options_that_the_cocotalk_files_decide_are_refused_beside_them(tmp_path, capsys, option):
+def test_options_that_the_cocotalk_files_decide_are_refused_beside_them(tmp_path, command, option):
     words, labels = cocotalk(tmp_path)
-    assert run("data", "captions", words, "--labels", labels, option, "-o", tmp_path / "c") == 2
-    assert "--labels goes with cocotalk.json alone" in capsys.readouterr().err
+    status, _, err = command("data", "captions", words, "--labels", labels, option, "-o", tmp_path / "c")
+    assert (status, "--labels goes with cocotalk.json alone" in err) == (2, True)
 
 
 def test_without_their_frequencies_ours_are_counted(tmp_path):
@@ -410,8 +400,8 @@ DATA = Path(os.environ["PRPRODUCT_DATA"]) / "flickr8k" if "PRPRODUCT_DATA" in os
 
 
 @pytest.mark.skipif(DATA is None or not DATA.exists(), reason="PRPRODUCT_DATA names no folder with flickr8k/")
-def test_flickr8k_is_prepared(tmp_path):
-    assert run("data", "captions", DATA / "dataset_flickr8k.json", "-o", tmp_path / "c") == 0
+def test_flickr8k_is_prepared(tmp_path, command):
+    assert command("data", "captions", DATA / "dataset_flickr8k.json", "-o", tmp_path / "c")[0] == 0
     captions = prepared.read(tmp_path / "c")
     assert [len(captions.of(split)) for split in prepared.SPLITS] == [6000, 1000, 1000]
     assert len(captions.vocabulary.words) == 2627
