@@ -1,4 +1,4 @@
-"""The command `prproduct train captioner`."""
+"""The command `prproduct train captioner`: its options, which `--resume` and `--restart` take from the run's folder."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from prproduct.captioning.dataset import CaptionDataset
 from prproduct.captioning.inference import Search, config_of, generate_captions, load_captioner
 from prproduct.captioning.losses import log_probabilities, targets_of
 from prproduct.captioning.reproduce import Choice, pairs
-from prproduct.captioning.training import ReinforceTask, read_start
+from prproduct.captioning.training import CrossEntropyTask, ReinforceTask, read_start
 from prproduct.lab import runs
 from prproduct.lab.errors import InputError
 from prproduct.lab.hardware import Hardware
@@ -194,6 +194,35 @@ def test_two_processes_have_the_losses_of_one_on_the_joined_batch(tmp_path):
     for one, two in zip(metrics(tmp_path / "one"), metrics(tmp_path / "two"), strict=True):
         for key in {"loss", "train_loss", "validation_loss", "validation_cider"} & one.keys():
             assert two[key] == pytest.approx(one[key], rel=1e-4)
+
+
+@pytest.mark.slow
+def test_both_phases_take_a_few_steps_and_are_resumed_by_their_folders_alone(tmp_path, monkeypatch, command):
+    network = ["--hidden", 8, "--embedding", 8, "--attention", 8, "--accelerator", "cpu"]
+    look = ["--limit-train", 40, "--batch-size", 10, "--threads", 1, "--no-tensorboard"]
+    sums, taken = CrossEntropyTask.sums, []
+
+    def typed(*words):
+        return command("train", "captioner", "--quiet", *words)[0]
+
+    def pressed(self, model, batch):
+        taken.append(batch)
+        if len(taken) == 2:
+            signal.raise_signal(signal.SIGINT)
+        return sums(self, model, batch)
+
+    monkeypatch.setattr(CrossEntropyTask, "sums", pressed)
+    assert typed(*network, *look, "--max-steps", "3", "--product", "p", "--run-dir", tmp_path / "xe") == 130
+    assert typed("--resume", "--run-dir", tmp_path / "xe") == 0
+    record = runs.read(tmp_path / "xe")
+    assert record.of("end")[0]["step"] == 3
+    assert record.config["config"]["limit_train"] == 40
+    rl = ["--phase", "rl", "--start", tmp_path / "xe", "--samples", "2", "--max-steps", "1"]
+    assert typed(*look, *rl, "--accelerator", "cpu", "--run-dir", tmp_path / "rl") == 0
+    (tmp_path / "rl" / "metrics.jsonl").unlink()
+    assert typed("--resume", "--run-dir", tmp_path / "rl") == 2  # records are lost
+    assert typed("--restart", "--run-dir", tmp_path / "rl", "--log-every", "1") == 0
+    assert [line["step"] for line in runs.read(tmp_path / "rl").of("step")] == [1]
 
 
 # Use

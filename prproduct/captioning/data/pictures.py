@@ -1,4 +1,9 @@
-"""Finding and reading pictures in files, folders and zip archives."""
+"""Finding and reading pictures in files, folders and zip archives.
+
+A file is a picture by its content, whatever its name. Pillow's defaults would spoil some: photos of 108 megapixels are
+refused as bombs, turned ones are not set upright, transparent pixels become black, and those of 16 bits white. For a
+picture that cannot be read there is a reason, with what to do if that is known.
+"""
 
 from __future__ import annotations
 

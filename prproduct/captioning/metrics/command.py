@@ -1,4 +1,4 @@
-"""`prproduct score`: the metrics of a file of captions."""
+"""`prproduct score`: the metrics of a file of captions, or of a run's captions, whose scores stay in its folder."""
 
 from __future__ import annotations
 
