@@ -180,6 +180,12 @@ def test_odd_names_repeated_names_and_archives_each_get_a_line_and_a_figure(lab,
     assert all(file.read_bytes() == content for file, content in before.items())
 
 
+def test_the_figure_of_a_picture_whose_name_leaves_no_room_for_an_ending_has_its_beginning(lab, caption, tmp_path):
+    file = paint(tmp_path / f"{'長' * 83}.png", "red")
+    assert caption(file, "--run", lab / "pr", "--attention", tmp_path / "figures") == (0, [f"{file}\tall red"], [])
+    assert [path.name for path in (tmp_path / "figures").iterdir()] == [f"{'長' * 50}.attention.png"]
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [("nothing", "nothing: no pictures there"), ("gone.jpg", "gone.jpg: no such file, folder or zip archive")],
@@ -310,6 +316,11 @@ def test_a_run_without_its_vocabulary_takes_that_of_the_captions(lab, caption, t
         (["--run", "RUN", "--split", "test"], "needs --captions"),
         (["--run", "RUN", "--split", "all", "--features", "F"], "Give -o"),
         (["--run", "RUN", "--split", "all", "-o", "o.json"], "needs --features"),
+        (["x.png", "--run", "RUN", "--captions", "world"], "was trained with another vocabulary"),
+        (
+            ["--run", "RUN", "--split", "all", "--features", "F", "-o", "o.json", "--captions", "world"],
+            "was trained with another vocabulary",
+        ),
         (["--run", "RUN", "--split", "val", "-o", "o.json"], "needs --captions"),
         (["--run", "RUN", "--split", "val", "-o", "o.json", "--ids", "ids"], "--ids goes with --split all"),
         (["--run", "RUN", "--split", "all", "--features", "F", "-o", "page.html"], "neither a .json file nor a folder"),

@@ -92,7 +92,8 @@ def write(
         if pending:
             written |= _write_part(parts, pending, attributes)
         if not written:
-            raise InputError(f"{path}: none of {len(pictures)} pictures can be read; {_first(unreadable)}")
+            reasons = [f"; {picture}: {reason}" for picture, reason in unreadable[:1]]
+            raise InputError(f"{path}: none of {len(pictures)} pictures can be read{''.join(reasons)}")
         _join(path, parts, attributes)
     return Outcome(len(written), known, tuple(unreadable), stopped)
 
@@ -175,7 +176,3 @@ def _new_file(path: Path, parts: Path, attributes: Mapping[str, Any]) -> Iterato
     with replacing(path, parts) as temporary, h5py.File(temporary, "w") as file:
         file.attrs.update(attributes)
         yield file
-
-
-def _first(unreadable: Sequence[tuple[Picture, str]]) -> str:
-    return f"{unreadable[0][0]}: {unreadable[0][1]}" if unreadable else "there are none"

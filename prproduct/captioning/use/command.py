@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Sequence
@@ -10,11 +11,11 @@ from typing import Annotated
 
 import typer
 
-from prproduct.captioning.data import features, prepared
+from prproduct.captioning.data import features
 from prproduct.captioning.data.features import Features, normalized_id
 from prproduct.captioning.data.pictures import Picture, list_all
 from prproduct.captioning.data.prepared import SPLITS
-from prproduct.captioning.dataset import check_features, check_fits, check_ids, open_dataset
+from prproduct.captioning.dataset import check_features, check_fits, check_ids, open_dataset, read_captions
 from prproduct.captioning.inference import Search, config_of, generate_captions, open_runs, run_labels
 from prproduct.captioning.input_files import ImageId, listed, raise_for_images, raise_for_repeated, read_text
 from prproduct.captioning.ready import open_ready
@@ -31,6 +32,7 @@ from prproduct.lab.progress import note, progress_bar
 ALL = "all"  # in place of a split: every image of the features, whether it has captions or not
 PAGES = (".html", ".htm")
 FIGURE = ".attention.png"  # the ending of figures of the attention
+LONGEST_STEM = 200  # bytes of a figure's name before the ending; file systems take 255 in all
 
 
 @takes_options_of(Search)
@@ -107,7 +109,7 @@ def _caption_pictures(
         raise InputError(f"{', '.join(map(str, paths))}: no pictures there but figures of the attention")
     if others:
         note(f"no pictures, and left out: {listed([shown(Path(name).name) for name in others])}")
-    known = prepared.read(captions) if captions else None
+    known = read_captions(captions) if captions else None
     captioners = open_runs(folders, epoch, known) if folders else open_ready()
     encoders = encoders_for(captioners, encoder)
     titles = [captioner.title for captioner in captioners]
@@ -186,7 +188,7 @@ def _caption_features(
         raise InputError(f"--split {ALL} needs --features, whose images are captioned")
     opened = features.open(source)
     images = read_ids(ids, opened) if ids else list(opened.ids)
-    known = prepared.read(captions) if captions else None
+    known = read_captions(captions) if captions else None
     search = search.up_to(known.longest) if known else search.up_to()
     captioners = open_runs(folders, epoch, known)
     targets = targets_of(output, ALL, [captioner.label for captioner in captioners])
@@ -257,6 +259,8 @@ def _print(captioned: CaptionedPicture, labels: Sequence[str]) -> None:
 def _draw(folder: Path, captioned: CaptionedPicture, titles: Sequence[str], names: set[str]) -> None:
     """Write the attention figure, named after the picture; with a number if an earlier one of `names` is the same."""
     stem = Path(captioned.picture.name).stem.replace("\\", "_")
+    if len(os.fsencode(stem)) > LONGEST_STEM:
+        stem = stem[:50]
     name, number = stem, 1
     while name.casefold() in names:
         number += 1
