@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from prproduct.captioning.data import grids, pictures, prepared, sources, vocabu
 from prproduct.captioning.encoder import DEFAULT, load
 from prproduct.captioning.input_files import ImageId, listed
 from prproduct.captioning.metrics.frequencies import load_frequencies
+from prproduct.lab.checks import check_known
 from prproduct.lab.errors import InputError
 from prproduct.lab.progress import note, progress_bar
 from prproduct.lab.stopping import StopSignals
@@ -48,6 +48,7 @@ def captions(
 ) -> None:
     """Prepare captions: tokens, vocabulary and document frequencies, in a new folder."""
     prepared.check_new(output)
+    check_known("rule", rule, vocabulary.RULES)
     if labels is not None:
         others = (val, test, tokens, minimum_count, skip_empty, rule != "cocotalk", longest != prepared.LONGEST)
         if len(files) != 1 or any(others):
@@ -69,16 +70,12 @@ def captions(
 
 
 def _vocabulary(
-    described: Sequence[prepared.Described], name: str, minimum_count: int | None, longest: int
+    described: Sequence[prepared.Described], rule: str, minimum_count: int | None, longest: int
 ) -> vocabulary.Vocabulary:
-    if name not in vocabulary.RULES:
-        raise InputError(f"rule {name!r} is not known; choose {' or '.join(vocabulary.RULES)}")
-    rule = vocabulary.RULES[name]
-    if minimum_count is not None:
-        rule = dataclasses.replace(rule, minimum_count=minimum_count)
-    cut = longest if rule.cut_first else None
-    counted = (image.tokens for image in described if image.split == "train" or not rule.train_only)
-    return vocabulary.build((tokens.split(" ")[:cut] for texts in counted for tokens in texts), rule.minimum_count)
+    training = [image for image in described if image.split == "train"]
+    images, cut = (training, longest) if rule == "paper" else (described, None)
+    captions = (tokens.split(" ")[:cut] for image in images for tokens in image.tokens)
+    return vocabulary.build(captions, vocabulary.RULES[rule] if minimum_count is None else minimum_count)
 
 
 def _print_summary(captions: prepared.CaptionSet, output: Path) -> None:

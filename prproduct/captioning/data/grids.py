@@ -22,6 +22,7 @@ from prproduct.captioning.data.features import Hdf5, normalized_id
 from prproduct.captioning.data.pictures import Picture, in_batches
 from prproduct.captioning.encoder import Encoder
 from prproduct.captioning.input_files import DAMAGED, ImageId
+from prproduct.lab.checks import check_known
 from prproduct.lab.errors import InputError
 from prproduct.lab.files import check_writable_file, replacing, writing
 
@@ -55,8 +56,7 @@ def write(
 
     `stop` is called after each batch; when it returns True, the features so far are written to a part.
     """
-    if dtype not in DTYPES:
-        raise InputError(f"features of {dtype!r}; choose {' or '.join(DTYPES)}")
+    check_known("dtype", dtype, DTYPES)
     check_writable_file(path)
     attributes = {
         "format": FORMAT,

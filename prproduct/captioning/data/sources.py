@@ -38,6 +38,7 @@ from prproduct.captioning.input_files import (
 from prproduct.captioning.metrics.java import coco_captions
 from prproduct.captioning.metrics.reward import PackedCaptions
 from prproduct.captioning.metrics.tokenizer import tokenize_all
+from prproduct.lab.checks import check_known
 from prproduct.lab.errors import InputError
 from prproduct.lab.files import read_json_value
 
@@ -51,8 +52,8 @@ def read(sources: Sequence[str], lists: Mapping[str, Path], tokens: str | None =
     `lists` maps "val" and "test" to files of image ids. `tokens` is "given" for the tokens of the files, "own" for
     those of our tokenizer, None for "given" if there are any.
     """
-    if tokens is not None and tokens not in TOKENS:
-        raise InputError(f"tokens {tokens!r} are not known; choose {' or '.join(TOKENS)}")
+    if tokens is not None:
+        check_known("tokens", tokens, TOKENS)
     images: list[Described] = []
     for source in sources:
         images += _bundled() if source == BUNDLED else _file(Path(source), tokens)

@@ -75,24 +75,9 @@ class Vocabulary:
         return " ".join(words)
 
 
-@dataclass(frozen=True)
-class Rule:
-    """Which words a vocabulary contains: those that occur at least `minimum_count` times."""
-
-    minimum_count: int
-    train_only: bool  # count in the training captions only, or in all captions
-    cut_first: bool  # count after truncating captions, or in whole captions
-
-    def __post_init__(self) -> None:
-        if self.minimum_count < 1:
-            raise InputError(f"a minimum count of {self.minimum_count}; a word occurs at least once")
-
-
-# "cocotalk": the preprocessing that made cocotalk.json, with its 9,487 words of COCO. "paper": as the paper states it.
-RULES = {
-    "cocotalk": Rule(minimum_count=6, train_only=False, cut_first=False),
-    "paper": Rule(minimum_count=5, train_only=True, cut_first=True),
-}
+# Least occurrences of a word. "cocotalk": in all captions, the preprocessing that made cocotalk.json, with its 9,487
+# words of COCO. "paper": in training captions after they are truncated, as the paper states it.
+RULES = {"cocotalk": 6, "paper": 5}
 
 
 def build(captions: Iterable[Sequence[str]], minimum_count: int) -> Vocabulary:
@@ -101,6 +86,8 @@ def build(captions: Iterable[Sequence[str]], minimum_count: int) -> Vocabulary:
     >>> build([["a", "cat"], ["a", "dog"], ["two", "dog"]], minimum_count=2).words
     ('a', 'dog', 'UNK')
     """
+    if minimum_count < 1:
+        raise InputError(f"a minimum count of {minimum_count}; a word occurs at least once")
     counts: Counter[str] = Counter()
     for caption in captions:
         counts.update(caption)
