@@ -27,6 +27,7 @@ from prproduct.captioning.input_files import DAMAGED, ImageId
 from prproduct.lab.errors import InputError
 
 SAMPLED = 8  # images whose values are part of a fingerprint; reading all of COCO would be 20 GB and more
+SUFFIX = "_features"  # of HDF5 data sets
 OTHER_DATASETS = ("_boxes", "_cls_prob")  # suffixes of HDF5 data sets that are not features
 TSV_FIELDS = 6
 LAYOUTS = "give a folder of .npz or .npy files, a .tsv file or a folder of them, or an HDF5 file"
@@ -159,9 +160,9 @@ class Hdf5(Features):
     @cached_property
     def _locations(self) -> dict[ImageId, str]:
         names = list(self._file)
-        named = [name for name in names if name.endswith("_features")]
+        named = [name for name in names if name.endswith(SUFFIX)]
         named = named or [name for name in names if not name.endswith(OTHER_DATASETS)]
-        return _unique(self.path, [(id_from_name(name.removesuffix("_features")), name) for name in named])
+        return _unique(self.path, [(id_from_name(name.removesuffix(SUFFIX)), name) for name in named])
 
     @property
     def _file(self) -> Any:
@@ -174,12 +175,6 @@ class Hdf5(Features):
 
     def _read(self, location: str) -> NDArray[Any]:
         return self._file[location][()]
-
-    def close(self) -> None:
-        """Close the file; the next read opens it again."""
-        if self._open is not None:
-            self._open[1].close()
-            self._open = None
 
     @property
     def attributes(self) -> dict[str, Any]:

@@ -18,7 +18,7 @@ import numpy as np
 from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
-from prproduct.captioning.data.features import Hdf5, normalized_id
+from prproduct.captioning.data.features import SUFFIX, id_from_name, normalized_id
 from prproduct.captioning.data.pictures import Picture, in_batches
 from prproduct.captioning.encoder import Encoder
 from prproduct.captioning.input_files import DAMAGED, ImageId
@@ -130,21 +130,17 @@ def _parts(parts: Path) -> list[Path]:
 def _written_images(path: Path, parts: Path, attributes: Mapping[str, Any]) -> set[ImageId]:
     """The images of the file and its parts; raises InputError if one was written with other attributes."""
     found: set[ImageId] = set()
-    for file in [path, *_parts(parts)]:
-        if file.exists():
-            try:
-                features = Hdf5(file)
-            except InputError:
-                raise
-            except (OSError, *DAMAGED):
-                raise InputError(f"{file}: not an HDF5 file of features; choose another place") from None
-            for name, value in attributes.items():
-                other = features.attributes.get(name, "nothing")
-                if other != value:
-                    advice = "choose another file" if file == path else f"go on as before, or remove {parts}"
-                    raise InputError(f"{file}: has {name} {other}, not {value}; {advice}")
-            found.update(features.ids)
-            features.close()
+    for file in filter(Path.exists, [path, *_parts(parts)]):
+        try:
+            with h5py.File(file, "r") as content:
+                there, names = dict(content.attrs), list(content)
+        except (OSError, *DAMAGED):
+            raise InputError(f"{file}: not an HDF5 file of features; choose another place") from None
+        for name, value in attributes.items():
+            if there.get(name) != value:
+                advice = "choose another file" if file == path else f"go on as before, or remove {parts}"
+                raise InputError(f"{file}: has {name} {there.get(name, 'nothing')}, not {value}; {advice}")
+        found.update(id_from_name(name.removesuffix(SUFFIX)) for name in names)
     return found
 
 
@@ -152,7 +148,7 @@ def _write_part(parts: Path, features: Mapping[ImageId, NDArray[Any]], attribute
     number = 1 + max((int(part.stem) for part in _parts(parts)), default=0)
     with _new_file(parts / f"{number:06d}.h5", parts, attributes) as file:
         for image, array in features.items():
-            file.create_dataset(f"{image}_features", data=array)
+            file.create_dataset(f"{image}{SUFFIX}", data=array)
     return set(features)
 
 
