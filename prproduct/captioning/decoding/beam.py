@@ -60,7 +60,7 @@ def beam(
         ended, search = search.extended(model, limits, beams)
         found.add(active, ended, length**length_power)
         if length == limits.longest:
-            found.fill(active, search.live, length**length_power)
+            found.add(active, search.live, length**length_power, behind=True)
         bound = search.live.totals[:, 0] / limits.longest**length_power  # no later caption can score higher
         unfinished = found.scores[active, -1] < bound
         if not unfinished.all():
@@ -167,28 +167,16 @@ class _Found:
             like.attention.new_zeros(*shape, regions),
         )
 
-    def add(self, images: Tensor, captions: _Hypotheses, divisor: float) -> None:
-        """Merge captions of some images by their scores; of equal scores, those already there stay first."""
-        scores = captions.totals / divisor
-        changed = scores.amax(1) > self.scores[images, -1]
-        if changed.any():
-            self._merge(images[changed], captions.select(changed), scores[changed], self.scores[images[changed]])
+    def add(self, images: Tensor, captions: _Hypotheses, divisor: float, *, behind: bool = False) -> None:
+        """Merge captions of some images by their scores; of equal scores, those already there stay first.
 
-    def fill(self, images: Tensor, captions: _Hypotheses, divisor: float) -> None:
-        """Append captions of some images behind all others, into empty slots."""
-        scores = captions.totals / divisor
-        incomplete = self.scores[images, -1].isneginf()
-        if incomplete.any():
-            own = self.scores[images[incomplete]]
-            first = own.masked_fill(own.isfinite(), torch.inf)  # finished captions stay in front, in their order
-            self._merge(images[incomplete], captions.select(incomplete), scores[incomplete], first)
-
-    def _merge(self, images: Tensor, captions: _Hypotheses, scores: Tensor, ranks: Tensor) -> None:
-        """Keep the best of the present captions, with `ranks` (images, n_best), and new ones, with `scores`."""
+        With `behind` they come into empty slots only, behind all finished captions.
+        """
+        scores, own = captions.totals / divisor, self.scores[images]
+        ranks = own.masked_fill(own.isfinite(), torch.inf) if behind else own
         order = torch.cat([ranks, scores], 1).argsort(dim=1, descending=True, stable=True)[:, : self.scores.shape[1]]
-        merged = torch.cat([self.scores[images], scores], 1)
         owners = torch.arange(len(images), device=images.device)[:, None]
-        self.scores[images] = merged.gather(1, order)
+        self.scores[images] = torch.cat([own, scores], 1).gather(1, order)
         for name in ("words", "log_probabilities", "attention"):
             mine, theirs = getattr(self, name), getattr(captions, name)
             padded = mine.new_zeros(*theirs.shape[:2], *mine.shape[2:])
