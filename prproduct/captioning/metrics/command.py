@@ -46,8 +46,10 @@ def score(
         check_writable_file(per_image)
     run = _run_of(results, split)
     prepared = read_captions(str(references)) if str(references) == WORLD or references.is_dir() else None
-    usual = prepared is not None and tokenizer == "python" and frequencies is None and not subset
-    stored = scores_of(run, split) if run and usual else None  # read first: METEOR takes minutes
+    kept = False  # whether the run's folder takes the scores
+    if run and prepared and tokenizer == "python" and frequencies is None and not subset:
+        data = scores_of(run, split)["how"].get("data")  # read first: METEOR takes minutes
+        kept = isinstance(data, dict) and data.get("captions") == prepared.fingerprint
     captions = _read(references, prepared, captions_file(run, split) if run else results, split, subset)
     counted = load_frequencies(frequencies) if frequencies else None
     asked = [metric.strip().lower() for metric in (metrics or "").split(",") if metric.strip()]
@@ -72,8 +74,7 @@ def score(
         name_failure(metric, reason)
     if run:
         file = scores_file(run, split)
-        data = stored["how"].get("data") if stored else None
-        if prepared and isinstance(data, dict) and data.get("captions") == prepared.fingerprint:
+        if kept:
             by_image = dict(zip(captions.images, captions.candidates, strict=True))
             add_scores(run, split, by_image, evaluation, chosen, str(references) == WORLD)
             note(f"{file}: has these scores{', for prproduct report' if split == 'test' else ''}")
