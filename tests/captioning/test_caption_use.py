@@ -281,6 +281,7 @@ def test_a_run_without_its_vocabulary_takes_that_of_the_captions(lab, caption, t
     for content, message in (
         (None, "keeps no vocabulary; give --captions"),
         (b"{}", "not a JSON list of words; give --captions"),
+        (b"[]", "run/vocabulary.json: a vocabulary with UNK 0 times; it must be there once; give --captions"),
         (b'["all", "UNK"]', "was trained with another vocabulary"),
     ):
         words.unlink()

@@ -213,9 +213,12 @@ def read_vocabulary(path: Path, remedy: str = "prepare the captions again") -> V
         words = read_json_value(path)
     except InputError as error:
         raise InputError(f"{error}; {remedy}") from None
-    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-        raise InputError(f"{path}: not a JSON list of words; {remedy}")
-    return Vocabulary(tuple(words))
+    try:
+        if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+            raise InputError("not a JSON list of words")
+        return Vocabulary(tuple(words))
+    except InputError as error:
+        raise InputError(f"{path}: {error}; {remedy}") from None
 
 
 def _described(path: Path, entry: dict[str, Any]) -> Described:
