@@ -59,7 +59,10 @@ GROUPS: dict[str, str] = {  # summaries of the groups of commands
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run a command and exit; an InputError, a missing file or dependency is one line on stderr and exit status 2."""
+    """Run a command and exit; an InputError, a missing file or dependency is one line on stderr and exit status 2.
+
+    Ctrl-C is exit status 130 without a traceback, also while the modules of a command are imported: seconds.
+    """
     words = list(sys.argv[1:] if arguments is None else arguments)
     given = next((c for c in COMMANDS if words[: len(c.words.split())] == c.words.split()), None)
     try:
@@ -75,6 +78,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             raise
         extra = given.extra if given else "lab"
         _end(f"this needs {error.name}, which is not installed: pip install 'prproduct[{extra}]'", 2)
+    except KeyboardInterrupt:
+        sys.exit(130)
     sys.exit(0)
 
 

@@ -87,6 +87,15 @@ def test_what_a_user_can_mend_is_one_line(commands, capsys, words, status, line)
     assert capsys.readouterr().err == line
 
 
+def test_ctrl_c_while_a_command_is_imported_shows_no_traceback(commands, capsys, monkeypatch):
+    def pressed(place):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "_load", pressed)
+    assert status_of("greet", "world") == 130
+    assert capsys.readouterr().err == ""
+
+
 def test_an_unknown_command_is_named(commands, capsys):
     assert status_of("gret") == 2
     assert "gret" in capsys.readouterr().err
