@@ -79,8 +79,11 @@ def sync(path: Path) -> None:
 
 
 def as_json(value: Any) -> bytes:
-    """Return indented JSON; ValueError for NaN and infinity."""
-    return (json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
+    """Return indented JSON; ValueError for NaN and infinity.
+
+    Bytes of a path that are not UTF-8 are surrogates in a string, and become JSON's escapes of them, as in `"\\udcff"`.
+    """
+    return (json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode("utf-8", "backslashreplace")
 
 
 def check_file(path: Path, most: int) -> int:

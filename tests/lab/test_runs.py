@@ -76,6 +76,12 @@ def test_a_folder_of_another_configuration_is_refused_and_left_alone(tmp_path, c
     assert content(tmp_path) == before
 
 
+def test_a_path_that_is_not_utf_8_is_recorded_in_the_configuration(tmp_path):
+    folder = tmp_path / os.fsdecode(b"\xff")
+    Run.open(folder, IDENTITY, {"places": {"data_dir": str(folder)}}).close()
+    assert runs.read(folder).config["environment"]["places"] == {"data_dir": str(folder)}
+
+
 def test_a_run_that_is_there_is_not_begun_again(tmp_path):
     opened(tmp_path / "a").close()
     with pytest.raises(InputError, match="holds this run already; give --resume"):
