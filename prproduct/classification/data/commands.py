@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -51,13 +50,10 @@ def fetch(name: Name, data_dir: DataDir = None) -> None:
 
 
 def verify(name: Name, data_dir: DataDir = None) -> None:
-    """Compare all files of a data set with the official checksums, and its mean and deviation with the known ones."""
+    """Compare all files of a data set with the official checksums, and show what it holds."""
     wanted = source(name)
     dataset = load(name, data_dir, download=False)
     mean, std = channel_statistics(dataset.train_images, dataset.levels)
-    for known, computed in zip((*wanted.mean, *wanted.std), (*mean, *std), strict=True):
-        if not math.isclose(known, computed, abs_tol=1e-7):
-            raise InputError(f"{name}: its mean {mean} and deviation {std} are not {wanted.mean} and {wanted.std}")
     table = Table("data set", name, box=None)
     table.add_row("where", Text(_where(wanted, data_dir)))
     table.add_row("training images", f"{tuple(dataset.train_images.shape)}, verified")

@@ -77,12 +77,6 @@ def load(
     wanted = source(name)
     mean, std = _normalisation(wanted, normalisation)
     train, test = read_source(wanted, data_dir, download=download, report=report) if wanted.layouts else _digits()
-    for part, count, (images, labels) in (("train", wanted.train_count, train), ("test", wanted.test_count, test)):
-        if images.shape != (count, *wanted.shape) or labels.min() < 0 or labels.max() >= wanted.classes:
-            raise InputError(
-                f"{name}: its {part} images have shape {images.shape} and labels up to {labels.max()}; this is another "
-                "data set"
-            )
     # A copy only where an array is a read-only view of a file's bytes.
     arrays = (np.require(array, requirements=["C", "W"]) for array in (*train, *test))
     train_images, train_labels, test_images, test_labels = map(torch.from_numpy, arrays)

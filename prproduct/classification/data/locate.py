@@ -62,8 +62,8 @@ def find_absent(source: Source, data_dir: str | Path | None = None) -> Path | No
     return None
 
 
-def read(found: Found, files: tuple[File, ...]) -> dict[str, bytes]:
-    """Return {path: content} of `files`; InputError for one that is missing, unreadable, or has another checksum."""
+def read(found: Found, files: tuple[File, ...]) -> list[bytes]:
+    """Return the content of `files`; InputError for one that is missing, unreadable, or has another checksum."""
     archived = found.place.name == found.layout.archive
     contents = _from_archive(found, files) if archived else _from_folder(found.place, files)
     for file, (path, content) in zip(files, contents.items(), strict=True):
@@ -73,7 +73,7 @@ def read(found: Found, files: tuple[File, ...]) -> dict[str, bytes]:
                 f"{path}: truncated, corrupt or another file: {len(content):,} bytes with md5 {md5}, "
                 f"the official one has {file.md5}; replace or remove it"
             )
-    return contents
+    return list(contents.values())
 
 
 def _folders(source: Source, root: Path) -> Iterator[tuple[Layout, Path]]:

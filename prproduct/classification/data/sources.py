@@ -6,7 +6,7 @@ Checksums are md5, as the authors publish them, of uncompressed content: the sam
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -28,7 +28,7 @@ class File(NamedTuple):
 class Layout(NamedTuple):
     """One of the directory layouts in which a data set is distributed."""
 
-    read: Callable[[Mapping[str, bytes]], formats.Pixels]
+    read: Callable[[Sequence[bytes]], formats.Pixels]
     folders: tuple[str, ...]  # where its files may be, relative to a searched folder
     train: tuple[File, ...]
     test: tuple[File, ...]

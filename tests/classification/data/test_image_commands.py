@@ -65,17 +65,6 @@ def test_verify_refuses_a_broken_file_in_one_line(capsys, tmp_path, monkeypatch)
     assert err.count("\n") == 1
 
 
-def test_verify_refuses_constants_that_are_not_the_datas(capsys, tmp_path, monkeypatch):
-    from dataclasses import replace
-
-    small(monkeypatch, tmp_path)
-    wrong = replace(sources.SOURCES["cifar100"], std=sources.WIDESPREAD_STD)
-    monkeypatch.setitem(sources.SOURCES, "cifar100", wrong)
-    status, _, err = run(capsys, "verify", "cifar100", "--data-dir", tmp_path)
-    assert status == 2
-    assert "deviation" in err
-
-
 def test_fetch_brings_the_data_into_the_folder_given_with_a_bar(capsys, tmp_path, monkeypatch):
     from dataclasses import replace
 
