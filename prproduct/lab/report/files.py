@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TypeVar
 
 from prproduct.lab import runs
 from prproduct.lab.errors import InputError
@@ -18,46 +17,40 @@ from prproduct.lab.report.page import html
 from prproduct.lab.runs import CONFIG, FORMAT, Record
 from prproduct.probe import AngleRecord, read_jsonl
 
-Source = TypeVar("Source")
 SUFFIXES = (".html", ".htm", ".md")
 
 
-def find_all(places: Iterable[str | Path]) -> tuple[list[Record], list[str]]:
-    """Return the runs in folders, and a line for each run that cannot be read."""
-    found: dict[Path, Path] = {}
+def find_all(
+    places: Iterable[str | Path], check: Callable[[Record], object] | None = None
+) -> tuple[list[Record], list[str]]:
+    """Return the runs in folders, and a line for each run that cannot be read or does not pass its task's `check`."""
+    folders: dict[Path, Path] = {}
     for place in map(Path, places):
         if not place.is_dir():
             what = "is a file" if place.exists() else "no such folder"
             raise InputError(f"{place}: {what}; give the folder of a run, or one that holds runs")
-        folders = [place] if (place / CONFIG).exists() else _below(place)
-        if not folders:
+        here = [place] if (place / CONFIG).exists() else _below(place)
+        if not here:
             raise InputError(f"{place}: there is no run in it; a run is a folder with a {CONFIG} of prproduct's")
-        for folder in folders:
-            found.setdefault(folder.resolve(), folder)
-    if not found:
+        for folder in here:
+            folders.setdefault(folder.resolve(), folder)
+    if not folders:
         raise InputError("no run was given; name the folder of a run, or one that holds runs")
-    return _collect(sorted(found.values()), _read)
-
-
-def readable(records: Sequence[Record], check: Callable[[Record], object]) -> tuple[list[Record], list[str]]:
-    """Return the records that pass a task's `check`, and a line for each that does not."""
-
-    def checked(record: Record) -> Record:
+    found: list[Record] = []
+    broken: list[str] = []
+    for folder in sorted(folders.values()):
         try:
-            check(record)
+            record = _read(folder)
+            if check:
+                check(record)
         except InputError as error:
-            raise InputError(_naming(record.folder, str(error))) from None
+            broken.append(str(error) if str(folder) in str(error) else f"{folder}: {error}")
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             said = " ".join(f"{type(error).__name__}: {error}".split())
-            raise InputError(f"{record.folder}: its records or its configuration are not a run's ({said})") from None
-        return record
-
-    return _collect(records, checked)
-
-
-def _naming(folder: Path, message: str) -> str:
-    """Return the message, with the folder in front unless it is in it."""
-    return message if str(folder) in message else f"{folder}: {message}"
+            broken.append(f"{folder}: its records or its configuration are not a run's ({said})")
+        else:
+            found.append(record)
+    return found, broken
 
 
 def angles_of(record: Record) -> list[AngleRecord]:
@@ -118,9 +111,7 @@ def write_report(
     the first is the summary. InputError if no run can be read.
     """
     target = check_target(target)
-    found, broken = find_all(places)
-    records, refused = readable(found, check)
-    broken += refused
+    records, broken = find_all(places, check)
     if not records:
         raise InputError(broken[0])
     title, (summary, *others) = content(records)
@@ -148,17 +139,6 @@ def write(title: str, lead: Text, sections: Sequence[Section], target: str | Pat
 def _replace(path: Path, content: str | bytes) -> None:
     # Bytes of a folder's name that are not UTF-8 are shown as question marks.
     replace_durably(path, content if isinstance(content, bytes) else content.encode("utf-8", "replace"))
-
-
-def _collect(sources: Iterable[Source], read: Callable[[Source], Record]) -> tuple[list[Record], list[str]]:
-    """Return what `read` returns for each source, and the message of each InputError that it raises."""
-    records, broken = [], []
-    for source in sources:
-        try:
-            records.append(read(source))
-        except InputError as error:
-            broken.append(str(error))
-    return records, broken
 
 
 def _below(place: Path) -> list[Path]:
