@@ -83,25 +83,12 @@ def ending(record: Record, epochs: int, keys: Sequence[str]) -> tuple[str, bool]
         if missing:
             task = record.config["task"]
             raise InputError(f"{record.folder / METRICS}: an epoch's record has no {missing[0]}; is it a {task}'s?")
-        _check_numbers(record, epoch, [key for key in keys if key != "time"])
-        _check_numbers(record, epoch["time"], ("train_seconds", "evaluation_seconds", "samples_per_second"))
     if diverged := record.of("diverged"):
         return f"diverged at step {diverged[-1]['step']} of epoch {diverged[-1]['epoch'] + 1}", False
     if not record.finished:
         return f"unfinished: {len(done)} of {epochs} epochs", False
-    end = record.of("end")[0]
-    for which in ("last", "selected"):
-        if end[which] is not None:
-            _check_numbers(record, end[which], [key for key in keys if key != "time"])
-    return ("finished without an epoch", False) if end["last"] is None else ("finished", True)
-
-
-def _check_numbers(record: Record, values: Any, keys: Sequence[str]) -> None:
-    """Raise InputError for a value that is neither a number nor null, which stands for NaN and infinity."""
-    for key in keys:
-        value = values.get(key, math.nan) if isinstance(values, dict) else values
-        if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
-            raise InputError(f"{record.folder / METRICS}: {key} of an epoch is not a number; the file is corrupt")
+    last = record.of("end")[0]["last"]
+    return ("finished without an epoch", False) if last is None else ("finished", True)
 
 
 def mark_repetitions(runs: Sequence[R]) -> tuple[R, ...]:
