@@ -8,8 +8,6 @@ training, and a sweep those of `NoSweepProgress`; both do nothing. `TrainingProg
 from __future__ import annotations
 
 import sys
-import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -129,14 +127,17 @@ class TrainingProgress(Bars, NoTrainingProgress):
         super().__init__(MofNCompleteColumn(), TextColumn("{task.fields[speed]}"), console=console)
         self.samples = samples
         self._task = self.bars.add_task("", speed="", total=None)
-        self._rate = _Rate()
+        self._steps_done = self._samples_done = 0
 
     def start(self, name: str, done: int, steps: int) -> None:
         self.bars.update(self._task, description=name, total=steps, completed=done)
         self.bars.start()
 
     def step(self, samples: int, loss: float) -> None:
-        speed = f"loss {loss:.4f}  {self._rate.after(samples):,.0f} {self.samples}/s"
+        self._steps_done, self._samples_done = self._steps_done + 1, self._samples_done + samples
+        steps_a_second = self.bars.tasks[0].speed or 0.0  # Rich's, over its last 30 seconds
+        rate = steps_a_second * self._samples_done / self._steps_done
+        speed = f"loss {loss:.4f}  {rate:,.0f} {self.samples}/s"
         self.bars.update(self._task, description="training", advance=1, speed=speed)
 
     def epoch(self, record: Mapping[str, Any]) -> None:
@@ -149,18 +150,3 @@ class TrainingProgress(Bars, NoTrainingProgress):
         )
         speed = f"{record['time']['samples_per_second']:,.0f} {self.samples}/s"
         self.say(f"epoch {record['epoch'] + 1}: {', '.join(numbers)}, {speed}")
-
-
-class _Rate:
-    """Samples per second, over about the last ten seconds."""
-
-    def __init__(self) -> None:
-        self._seen = deque([(time.perf_counter(), 0)])  # (time, samples done by then)
-
-    def after(self, samples: int) -> float:
-        now, before = time.perf_counter(), self._seen[-1][1]
-        self._seen.append((now, before + samples))
-        while len(self._seen) > 2 and now - self._seen[0][0] > 10:
-            self._seen.popleft()
-        began, already = self._seen[0]
-        return (before + samples - already) / max(now - began, 1e-9)
