@@ -8,7 +8,6 @@ a resumed run computes the same bits as one that was not stopped.
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -24,7 +23,7 @@ from prproduct.lab import checkpoints
 from prproduct.lab.checkpoints import Checkpoint
 from prproduct.lab.checks import check_least
 from prproduct.lab.errors import InputError
-from prproduct.lab.hardware import cores, in_first, summed
+from prproduct.lab.hardware import in_first, summed
 from prproduct.lab.nonfinite import DivergedError, all_finite, where_it_began
 from prproduct.lab.progress import NoTrainingProgress, counted
 from prproduct.lab.recording import Recorder
@@ -295,19 +294,14 @@ class TrainingLoop:
         """Show what is trained, on which data, and where."""
         if not self.run:
             return
-        task, threads = self.task, torch.get_num_threads()
+        task = self.task
         weights = sum(parameter.numel() for parameter in task.model.parameters())
         epochs = f"{counted(task.epochs, 'epoch')} of {counted(task.steps, 'step')}"
         steps = counted(self.total, "step") if self.settings.max_steps else epochs
         self.progress.say(f"{task.title}: {weights:,} parameters, {steps}")
         processes = f"{self.fabric.world_size} processes on " if self.fabric.world_size > 1 else ""
-        where = f"{processes}{self.fabric.device}, {counted(threads, 'CPU thread')}"
+        where = f"{processes}{self.fabric.device}, {counted(torch.get_num_threads(), 'CPU thread')}"
         self.progress.say(f"{where}; run folder {self.run.folder}")
-        if self.fabric.device.type == "cpu" and threads > 1 and hasattr(os, "getloadavg"):
-            load = os.getloadavg()[0]
-            if load > cores():
-                busy = f"this machine is busy (load {load:.1f} on {cores()} cores)"
-                self.progress.say(f"{busy}: --threads 1 may be faster than {threads} threads")
 
     def _continue_from(self, checkpoint: Checkpoint) -> None:
         self.at = Position(**checkpoint.state["position"])
