@@ -110,6 +110,6 @@ def _show(report: Report, json: bool, plot: Path | None) -> None:
         console = Console() if sys.stdout.isatty() else Console(width=_WIDTH)
         console.print(table(report))
         for line in remarks(report):
-            console.print(line, highlight=False, markup=False, soft_wrap=True)
+            print(line)
     if plot is not None:
         picture.save(report, plot)

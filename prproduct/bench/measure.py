@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import cast
 
@@ -50,11 +50,6 @@ class UnderAutocast:
             self.step()
 
 
-def made_on(device: torch.device) -> AbstractContextManager[object]:
-    """Return a context in which tensors and modules are made on the device."""
-    return nullcontext() if device.type == "cpu" else device
-
-
 def autocast(enabled: bool, device_type: str = "cpu") -> AbstractContextManager[object]:
     """Return a context of autocast to bfloat16 if `enabled`."""
     return torch.autocast(device_type, dtype=torch.bfloat16, enabled=enabled)
@@ -66,14 +61,14 @@ def measure(case: Case, settings: Settings, budget: Budget, with_reference: bool
     With `with_reference` the literal formula is measured too, unless it would take too much memory.
     """
     dtype, device = getattr(torch, settings.dtype), torch.device(settings.device)
-    with made_on(device):
+    with device:
         variants = Variants.of(case, settings.product, dtype, settings.memory)
     modules = {NATIVE: variants.native, OURS: variants.ours, AGAIN: copy.deepcopy(variants.native)}
     saved_native = saved_ours = None
     if settings.compile:
         modules = {name: cast(nn.Module, torch.compile(module, dynamic=False)) for name, module in modules.items()}
     else:
-        with made_on(device), autocast(settings.autocast, device.type):
+        with device, autocast(settings.autocast, device.type):
             saved_native, saved_ours = (
                 kept_bytes(case.forward(module), variants.batch) for module in (variants.native, variants.ours)
             )
@@ -85,7 +80,7 @@ def measure(case: Case, settings: Settings, budget: Budget, with_reference: bool
         why_not = why_not_literal(variants.native, variants.batch)
     if why_not is None:
         modules[REFERENCE] = make_literal(copy.deepcopy(variants.native), settings.product)
-    with made_on(device), autocast(settings.autocast, device.type):
+    with device, autocast(settings.autocast, device.type):
         steps = case.steps(modules, variants.batch)
     if settings.autocast:
         steps = {name: UnderAutocast(step, device.type) for name, step in steps.items()}
