@@ -122,8 +122,6 @@ class TrainingBatches:
     ) -> None:
         if len(indices) == 0:
             raise InputError(f"{dataset.name}: there are no images to train on")
-        if not 0 <= rank < world_size:
-            raise ValueError(f"rank {rank} of {world_size}")
         if batch_size < world_size:
             raise InputError(f"a batch of {batch_size} images cannot be shared by {world_size} processes")
         rest = len(indices) % batch_size
@@ -140,8 +138,6 @@ class TrainingBatches:
 
     def epoch(self, epoch: int, start_step: int = 0) -> Iterator[Batch]:
         """Yield this process's batches of `epoch` (counted from 0), starting at `start_step`."""
-        if not 0 <= start_step <= self.steps:
-            raise ValueError(f"step {start_step} of {self.steps}")
         device = self._images.device
         order = torch.from_numpy(self.order(epoch)).to(device)  # once an epoch: a copy would make every step wait
         augmentation = Augmentation.of_epoch(len(self._images), self.seed, epoch, device) if self.augment else None
