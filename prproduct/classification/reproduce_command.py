@@ -19,10 +19,9 @@ from prproduct.lab import runs
 from prproduct.lab.files import check_writable
 from prproduct.lab.options import DataDir, Quiet, takes_options_of
 from prproduct.lab.progress import NoSweepProgress
-from prproduct.lab.report.content import display, number
+from prproduct.lab.report.content import display, plus_minus
 from prproduct.lab.report.files import check_target
 from prproduct.lab.report.observations import BASELINE
-from prproduct.lab.report.statistics import PairedDifference, Sample
 from prproduct.lab.runs import Record
 from prproduct.lab.sweep import Plan, Result, sweep
 from prproduct.lab.sweep.progress import SweepProgress, exit_if_unfinished
@@ -74,13 +73,11 @@ cifar = _command("cifar")
 def _show(results: Sequence[Result], output: Path) -> None:
     """Print the tables and write the page; name the runs that did not finish, and exit with status 1."""
     finished = [result.job.folder for result in results if result.finished]
-    console = Console()
     if finished:
-        console.print(*tables([runs.read(folder) for folder in finished]), CAPTION, "", highlight=False, sep="\n")
+        Console().print(*tables([runs.read(folder) for folder in finished]), CAPTION, "", highlight=False, sep="\n")
         begun = [result.job.folder for result in results if (result.job.folder / runs.CONFIG).exists()]
         write(begun, output / "report.html")  # it lists those that diverged, too
-        page = f"the page with curves and angles: {output / 'report.html'}"
-        console.print(page, highlight=False, markup=False, soft_wrap=True)
+        typer.echo(f"the page with curves and angles: {output / 'report.html'}")
     exit_if_unfinished(results)
 
 
@@ -96,20 +93,9 @@ def _table(group: Group) -> Table:
     for name in ("n", "last epoch", "selected", "last − P", "selected − P"):
         shown.add_column(name, justify="right", no_wrap=True)
     for product, counted in group.counted.items():
-        cells = [mean_and_deviation(group.sample(product, measure)) for measure in MEASURES]
-        if product != BASELINE:
-            cells += [mean_and_deviation(group.difference(product, measure), sign=True) for measure in MEASURES]
+        means = [group.sample(product, measure) for measure in MEASURES]
+        differences = [group.difference(product, measure) for measure in MEASURES if product != BASELINE]
+        cells = [plus_minus(found.mean, found.std) if found else "" for found in means]
+        cells += [plus_minus(found.mean, found.std, sign=True) if found else "" for found in differences]
         shown.add_row(display(product), str(len(counted)), *cells)
     return shown
-
-
-def mean_and_deviation(sample: Sample | PairedDifference | None, *, sign: bool = False) -> str:
-    """Return "mean ± standard deviation"; a single value has no deviation, and None is "".
-
-    >>> mean_and_deviation(Sample.of([1.0, 3.0])), mean_and_deviation(Sample.of([-0.25]), sign=True)
-    ('2.00 ± 1.41', '−0.25')
-    """
-    if sample is None:
-        return ""
-    deviation = f" ± {number(sample.std)}" if sample.std is not None else ""
-    return f"{number(sample.mean, sign=sign)}{deviation}"

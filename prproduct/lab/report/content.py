@@ -238,13 +238,13 @@ def p_text(value: float | None) -> str:
     return f"{value:.3f}" if value < 0.1 else f"{value:.2f}"
 
 
-def plus_minus(mean: float, std: float | None, digits: int = 2) -> str:
-    """Return a mean and its standard deviation.
+def plus_minus(mean: float, std: float | None, digits: int = 2, *, sign: bool = False) -> str:
+    """Return a mean and its standard deviation, which a single value does not have.
 
-    >>> plus_minus(6.234, 0.1), plus_minus(6.234, None)
-    ('6.23 ± 0.10', '6.23')
+    >>> plus_minus(6.234, 0.1), plus_minus(6.234, None, sign=True)
+    ('6.23 ± 0.10', '+6.23')
     """
-    return number(mean, digits) if std is None else f"{number(mean, digits)} ± {number(std, digits)}"
+    return number(mean, digits, sign=sign) + ("" if std is None else f" ± {number(std, digits)}")
 
 
 def seconds_text(seconds: float) -> str:
