@@ -50,7 +50,6 @@ class Hardware:
         from lightning_fabric import Fabric
         from lightning_fabric.utilities.exceptions import MisconfigurationException
 
-        check_known("precision", precision, PRECISIONS)
         if precision == "16" and (self.accelerator == "cpu" or not torch.cuda.is_available()):
             raise InputError("precision 16 needs a CUDA device; on a CPU choose bf16 or 32")
         devices, machines, launched = self.devices, 1, torch.distributed.is_torchelastic_launched()

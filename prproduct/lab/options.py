@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, Field, field, fields
+from dataclasses import Field, field, fields
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
@@ -90,7 +90,8 @@ def stored_in(
             raise InputError(f"{folder}: there is no run to resume; leave out --resume to start one")
         return {}
     record = runs.read_config(folder)
-    places = record.config.get("environment", {}).get("places", {})
+    environment = record.config.get("environment", {})
+    places = environment.get("places", {}) if isinstance(environment, dict) else None
     if not isinstance(places, dict) or not all(isinstance(place, str) for place in places.values()):
         raise InputError(f"{folder / runs.CONFIG}: is not the configuration of a run, its places are not paths")
     return {**options_of(record), **{name: place for name, place in places.items() if name in values}}
@@ -108,8 +109,6 @@ def _hinted(configuration: type) -> list[tuple[Field[Any], Any]]:
 
 
 def _parameter(of: Field[Any], hint: Any) -> inspect.Parameter:
-    if of.default is MISSING:
-        raise TypeError(f"{of.name} has no default: an option needs one")
     kind, keyword = _REPEATED.get(hint, hint), inspect.Parameter.KEYWORD_ONLY
     shown = typer.Option(help=of.metadata["help"], show_default=of.default is not None)
     return inspect.Parameter(of.name, keyword, default=of.default, annotation=Annotated[kind, shown])

@@ -205,11 +205,7 @@ def folder_name(product: str) -> str:
 
 def read_config(folder: str | Path) -> Record:
     """Read a run without its records, which may be unreadable."""
-    folder = Path(folder)
-    config = read_json(folder / CONFIG)
-    if not isinstance(config.get("environment", {}), dict):
-        raise InputError(f"{folder / CONFIG}: is not the configuration of a run, its environment is not an object")
-    return Record(folder, config, ())
+    return Record(Path(folder), read_json(Path(folder) / CONFIG), ())
 
 
 def refuse_another(folder: str | Path, identity: Mapping[str, Any]) -> None:
