@@ -196,8 +196,7 @@ def on_a_terminal(tmp_path, script):
     return stream.getvalue()
 
 
-def test_a_terminal_shows_how_far_each_run_and_all_of_them_are(tmp_path, monkeypatch):
-    monkeypatch.setattr("prproduct.lab.sweep.progress._LOOK_SECONDS", 0)
+def test_a_terminal_shows_how_far_each_run_and_all_of_them_are(tmp_path):
     begun = runs.Run.open(tmp_path / "begun", {}, {})
     begun.append({"event": "step", "step": 1})
     begun.close()

@@ -5,7 +5,6 @@ How far a run is, is read from its metrics.jsonl, so that it does not matter on 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -18,8 +17,6 @@ from prproduct.lab.errors import InputError
 from prproduct.lab.progress import Bars, NoSweepProgress, note
 from prproduct.lab.sweep.jobs import Ending, Job, Result
 
-_LOOK_SECONDS = 1.0
-
 
 class SweepProgress(Bars, NoSweepProgress):
     """A bar for each running run, one for all runs, and a line for each run that ended."""
@@ -29,7 +26,6 @@ class SweepProgress(Bars, NoSweepProgress):
         self._tasks: dict[str, TaskID] = {}
         self._steps: dict[str, int] = {}  # steps done by each run, according to its records
         self._settled = self._count = 0
-        self._looked = float("-inf")
 
     def begin(self, jobs: Sequence[Job], finished: int) -> None:
         self._count, self._settled = len(jobs), finished
@@ -41,7 +37,7 @@ class SweepProgress(Bars, NoSweepProgress):
         self.bars.start()
 
     def look(self, running: Iterable[Job]) -> None:
-        if time.monotonic() - self._looked < _LOOK_SECONDS or not self.console.is_terminal:
+        if not self.console.is_terminal:
             return
         now = {job.name: job for job in running}
         for name in self._tasks.keys() - now.keys():
@@ -52,7 +48,6 @@ class SweepProgress(Bars, NoSweepProgress):
             self._steps[name] = min(steps_done(job), job.steps)
             self.bars.update(self._tasks[name], completed=self._steps[name])
         self._show_all()
-        self._looked = time.monotonic()
 
     def settled(self, job: Job, ending: Ending) -> None:
         self._settled += 1
