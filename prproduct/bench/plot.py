@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter, StrMethodFormatter
 
 from prproduct.bench.cases import SWEEPS
-from prproduct.bench.results import Report, Row
+from prproduct.bench.results import Report
 from prproduct.bench.timing import Verdict
 from prproduct.lab.errors import InputError
 from prproduct.lab.files import check_writable_file, replacing
@@ -45,7 +45,8 @@ def _bars(report: Report) -> Figure:
     axes = figure.subplots()
     places = range(len(rows))
     for place, row in enumerate(rows):
-        _point(axes, place, row)
+        times = row.times
+        axes.errorbar(times.ratio, place, xerr=times.spread, fmt="o", color=_COLOURS[row.verdict], markersize=5)
     literal = [(r.times.reference_ratio, place) for place, r in enumerate(rows) if r.times.reference_ratio is not None]
     if literal:
         axes.plot(*zip(*literal, strict=True), "D", color=_GREY, markersize=4, markerfacecolor="none")
@@ -57,11 +58,6 @@ def _bars(report: Report) -> Figure:
     _scale(axes, "x", report)
     _legend(figure, axes, bool(literal), bool(targets), {row.verdict for row in rows})
     return figure
-
-
-def _point(axes: Axes, place: int, row: Row) -> None:
-    times = row.times
-    axes.errorbar(times.ratio, place, xerr=times.spread, fmt="o", color=_COLOURS[row.verdict], markersize=5)
 
 
 def _sweep(report: Report) -> Figure:

@@ -17,6 +17,8 @@ from torch.profiler import ProfilerActivity, profile
 
 from prproduct.bench.timing import Step
 
+os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # torch's profiler logs its start and stop to stderr otherwise
+
 
 def kept_bytes(forward: Callable[[Tensor], Tensor], inputs: Tensor) -> int:
     """Return the bytes that stay allocated for backward after `forward(inputs)`, including a saved input.
@@ -35,7 +37,6 @@ def kept_bytes(forward: Callable[[Tensor], Tensor], inputs: Tensor) -> int:
         graph = _run(forward, inputs)
         gc.collect()
         return torch.cuda.memory_allocated(inputs.device) - before
-    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # it logs its start and stop to stderr otherwise
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         graph = _run(forward, inputs)
         gc.collect()
@@ -75,7 +76,6 @@ def path_of(step: Callable[[], object], compiled: bool = False) -> str:
     if compiled:
         step()
         return INDUCTOR
-    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # it logs its start and stop to stderr otherwise
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if torch.cuda.is_available() else [])]
     with profile(activities=activities) as profiler:
         step()

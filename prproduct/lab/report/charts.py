@@ -95,7 +95,7 @@ def styles(products: Iterable[str]) -> dict[str, Style]:
 
 def variables() -> str:
     """Return the CSS of the colours in light and dark mode; print is light."""
-    light, dark = (";".join(f"--{c.name}:{value}" for c in COLOURS for value in [c[i]]) for i in (1, 2))
+    light, dark = (";".join(f"--{c.name}:{c[i]}" for c in COLOURS) for i in (1, 2))
     return f":root{{{light}}}@media screen and (prefers-color-scheme:dark){{:root{{{dark}}}}}"
 
 
@@ -131,17 +131,13 @@ def chart_svg(chart: Chart, known: dict[str, Style]) -> str:
             _draw(axes, panel, known)
         for axes in grid[len(chart.panels) :]:
             axes.set_visible(False)
-        handles = [_sample(known[product]) for product in chart.products]
+        own = [known[product] for product in chart.products]
+        handles = [Line2D([], [], color=s.colour.light, linewidth=1.8, linestyle=_dash(s)) for s in own]
         figure.legend(handles, [display(p) for p in chart.products], loc="outside upper left", ncols=6, frameon=False)
         drawn = _svg(figure, " · ".join(panel.title for panel in chart.panels))
     start = drawn.index(">") + 1
     ground = "svg{background:#fff}@media screen and (prefers-color-scheme:dark){svg{background:#14181d}}"
     return f"{drawn[:start]}<style>{variables()}{ground}text{{font-family:sans-serif}}</style>{drawn[start:]}\n"
-
-
-def _sample(style: Style) -> Line2D:
-    """Return a line in a style, for a legend."""
-    return Line2D([], [], color=style.colour.light, linewidth=1.8, linestyle=_dash(style))
 
 
 def _height(panel: Panel) -> float:
