@@ -33,27 +33,7 @@ def products(model):
     return {name: m for name, m in model.named_modules() if isinstance(m, (nn.Conv2d, nn.Linear))}
 
 
-@pytest.mark.parametrize(
-    ("name", "cifar10", "cifar100"),
-    [
-        ("mlp", 986_634, 1_009_764),
-        ("resnet20", 272_474, 278_324),
-        ("resnet56", 855_770, 861_620),
-        ("resnet110", 1_730_714, 1_736_564),
-        ("resnet164-bottleneck", 1_704_154, 1_727_284),
-        ("preresnet110", 1_730_522, 1_736_372),
-        ("preresnet164-bottleneck", 1_703_258, 1_726_388),
-        ("wrn-28-10", 36_479_194, 36_536_884),
-        ("densenet-bc-100-12", 769_162, 800_032),
-    ],
-)
-def test_parameter_counts_are_those_of_the_papers(name, cifar10, cifar100):
-    with torch.device("meta"):
-        assert weights(models.build(name, 3, 10)) == cifar10
-        assert weights(models.build(name, 3, 100)) == cifar100
-
-
-def test_the_table_of_the_documentation_counts_right():
+def test_parameter_counts_are_those_of_the_papers_as_in_the_documentation():
     page = (Path(__file__).parents[3] / "docs" / "classification.md").read_text()
     rows = re.findall(r"^\| `([a-z0-9-]+)` \| ([\d,]+) \| ([\d,]+) \|", page, flags=re.MULTILINE)
     assert len(rows) == 8
@@ -266,9 +246,3 @@ def test_impossible_numbers_are_one_line(name, line):
 def test_a_vit_refuses_images_that_its_patches_do_not_cover():
     with pytest.raises(InputError, match="images of 30 pixels a side cannot be divided into patches of 4"):
         models.build("vit-1-64", image_size=30)
-
-
-def test_a_name_tells_its_family():
-    assert [models.family(name) for name in SMALL[:2]] == ["mlp", "resnet"]
-    with pytest.raises(InputError, match="no network is named"):
-        models.family("lenet")
