@@ -9,8 +9,6 @@ from test_train_command import QUICK, interrupted, typed
 
 from prproduct.cli import main
 from prproduct.lab.errors import InputError
-from prproduct.lab.sweep import Job, sweep
-from prproduct.lab.sweep.jobs import FINISHED, REFUSED
 
 DEEP = "[" * 100_000 + "]" * 100_000
 
@@ -132,26 +130,6 @@ def test_records_and_configurations_of_wrong_types_do_not_end_a_report(capsys, t
     assert len(warned) == 12
     for name in (*(f"records-{n}" for n in range(5)), *(f"config-{n}" for n in range(7))):
         assert str(tmp_path / "runs" / name) in page
-
-
-class Nobody:
-    """Workers that nothing is asked of."""
-
-    def room(self):
-        return True
-
-    def close(self):
-        pass
-
-
-def test_a_corrupt_run_of_a_sweep_refuses_itself_alone(tmp_path):
-    for name in "ab":
-        made_run(tmp_path / name, "p", 0)
-    (tmp_path / "b" / "metrics.jsonl").write_text("x\n")
-    jobs = [Job(name, tmp_path / name, print, 1) for name in "ab"]
-    results = sweep(jobs, Nobody())
-    assert [result.ending.how for result in results] == [FINISHED, REFUSED]
-    assert "metrics.jsonl, line 1: is not a record" in results[1].ending.why
 
 
 def test_huge_numbers_are_refused_in_one_line(capsys, tmp_path, monkeypatch):
