@@ -166,7 +166,10 @@ def _draw(axes: Axes, panel: Panel, known: dict[str, Style]) -> None:
 
 def _draw_lines(axes: Axes, panel: LinePanel, known: dict[str, Style]) -> None:
     axes.grid(axis="y", linewidth=0.8)
-    _place_ticks(axes, panel)
+    if panel.names:
+        axes.set_xticks(range(1, len(panel.names) + 1), panel.names, rotation=30, ha="right", rotation_mode="anchor")
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True, min_n_ticks=1))
     axes.yaxis.set_major_locator(MaxNLocator(5))
     axes.ticklabel_format(axis="y", useOffset=False)
     for line in panel.lines:
@@ -186,18 +189,6 @@ def _draw_lines(axes: Axes, panel: LinePanel, known: dict[str, Style]) -> None:
         )
     if limits := panel.limits or _limits_of_points(panel):
         axes.set_ylim(*limits)
-
-
-def _place_ticks(axes: Axes, panel: LinePanel) -> None:
-    """Set ticks at whole numbers, or at names; a single place is centred."""
-    places = sorted({place for line in panel.lines for place in line.x})
-    if panel.names:
-        axes.set_xticks(range(1, len(panel.names) + 1), panel.names, rotation=30, ha="right", rotation_mode="anchor")
-    elif len(places) == 1:
-        axes.set_xticks(places)
-        axes.set_xlim(places[0] - 1, places[0] + 1)
-    else:
-        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
 
 
 def _limits_of_points(panel: LinePanel) -> tuple[float, float] | None:
