@@ -60,7 +60,7 @@ def test_a_run_whose_worker_was_killed_ends_as_if_nothing_had_happened(cluster, 
 
 
 def test_a_driver_that_is_stopped_leaves_a_checkpoint_and_goes_on(cluster, tmp_path):
-    long = replace(PR, epochs=20)
+    long = replace(PR, epochs=60)  # some seconds: the driver sees the signal within half a second
     wanted = [job(tmp_path / "run", long), job(tmp_path / "waits", long)]
     place = tmp_path / "run" / runs.CHECKPOINTS
 

@@ -18,7 +18,7 @@ from prproduct.lab.errors import InputError
 from prproduct.lab.progress import NoSweepProgress
 from prproduct.lab.stopping import Stopped, StopSignals
 
-POLL_SECONDS = 1.0  # between looks at the records of running jobs
+POLL_SECONDS = 0.5  # between looks at running jobs; Ray waits as long before it sees a signal
 # How an attempt at a job can end.
 FINISHED = "finished"  # trained to the end
 REFUSED = "refused"  # diverged, or an error that the user can mend: another attempt would end the same way
